@@ -1,0 +1,171 @@
+"""The Llama architecture (Touvron et al. 2023): pre-normed blocks of grouped-query attention and a gated SiLU feed-forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from spinf_core.errors import SetupError
+from spinf_core.nn.attention import TreeAttention
+from spinf_core.nn.head import LMHead
+from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.linear import write
+from spinf_core.nn.norm import RMSNorm
+from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.stack import LoadContext, Model, Operation, Pass, State
+from spinf_core.tokenizer import Tokenizer
+from spinf_core.weights import Weights
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@attrs.frozen
+class LlamaConfig:
+    """What of `config.json` the stack needs."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    max_positions: int
+    tied: bool
+    rope: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> LlamaConfig:
+        """From a parsed `config.json`, with the defaults of transformers' LlamaConfig."""
+        if config.get("hidden_act", "silu") != "silu":
+            raise SetupError(f"activation {config['hidden_act']!r} is not implemented by the llama stack; it runs 'silu'")
+        heads, hidden = config["num_attention_heads"], config["hidden_size"]
+        rope = config.get("rope_parameters") or {
+            **(config.get("rope_scaling") or {}),
+            "rope_theta": config.get("rope_theta", 10000.0),
+        }
+        return cls(
+            vocab_size=config["vocab_size"],
+            hidden_size=hidden,
+            intermediate_size=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            eps=config.get("rms_norm_eps", 1e-6),
+            max_positions=config.get("max_position_embeddings", 2048),
+            tied=config.get("tie_word_embeddings", False),
+            rope=rope,
+        )
+
+
+class Block:
+    """One layer: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: LlamaConfig, weights: Weights, context: LoadContext, number: int) -> None:
+        c, scheme, at = config, context.scheme, f"model.layers.{number}"
+        q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        self.config = c
+        attention = tuple(f"{at}.self_attn.{name}_proj" for name in "qkv")
+        self.qkv = scheme.linear(weights, attention, (q, kv, kv), c.hidden_size)
+        self.out = scheme.linear(weights, (f"{at}.self_attn.o_proj",), (c.hidden_size,), q)
+        gate_up = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
+        self.gate_up = scheme.linear(weights, gate_up, (c.intermediate_size,) * 2, c.hidden_size)
+        self.down = scheme.linear(weights, (f"{at}.mlp.down_proj",), (c.hidden_size,), c.intermediate_size)
+
+        def norm(name: str, output: Any) -> RMSNorm:
+            return RMSNorm(weights.take(f"{at}.{name}.weight", (c.hidden_size,), scheme.dtype), c.eps, output)
+
+        self.attention_norm = norm("input_layernorm", self.qkv.input_format)
+        self.feed_forward_norm = norm("post_attention_layernorm", self.gate_up.input_format)
+
+    def __call__(
+        self,
+        x: Tensor,  # [N, hidden]
+        attention: TreeAttention,
+        tables: tuple[Tensor, Tensor],
+        past: LayerState | None,
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        c = self.config
+        qkv = self.qkv(self.attention_norm(x))
+        q, k, v = qkv.view(len(x), -1, c.head_dim).split((c.heads, c.kv_heads, c.kv_heads), dim=1)
+        q, k = rotate(q, tables), rotate(k, tables)  # [N, heads, head_dim], [N, kv_heads, head_dim]
+        stored = None if past is None else (past.stored[0], past.stored[1])
+        mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored)
+        x = x + self.out(write(mixed.reshape(len(x), -1), self.out.input_format))
+        return x + self.feed_forward(self.feed_forward_norm(x)), (k, v)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """[N, hidden] -> [N, hidden]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(write(F.silu(gate) * up, self.down.input_format))
+
+
+class Llama(Model):
+    """A Llama-architecture checkpoint."""
+
+    numerics = 1
+
+    def __init__(self, context: LoadContext) -> None:
+        if context.options:
+            raise SetupError(f"the llama stack has no stack options; remove {', '.join(context.options)}")
+        self.config = c = LlamaConfig.read(context.config)
+        self.device, self.dtype = context.device, context.scheme.dtype
+        self.tokenizer = Tokenizer.from_folder(context.folder)
+        self.vocab_size, self.hidden_size, self.max_positions = c.vocab_size, c.hidden_size, c.max_positions
+        weights = Weights(context.folder, context.device)
+        weights.skip("*.rotary_emb.inv_freq", "computed from the config")
+        self.embedding = weights.take("model.embed_tokens.weight", (c.vocab_size, c.hidden_size), self.dtype)
+        self.rotary = Rotary(inverse_frequencies(c.head_dim, c.rope), self.device)
+        self.blocks = [Block(c, weights, context, number) for number in range(c.layers)]
+        self.norm = RMSNorm(weights.take("model.norm.weight", (c.hidden_size,), self.dtype), c.eps)
+        head = self.embedding
+        if c.tied:
+            weights.skip("lm_head.weight", "tied to the embedding")
+        else:
+            head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
+        self.lm_head = LMHead(head)
+        weights.finish()
+
+    def forward(
+        self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None
+    ) -> tuple[Tensor, State | None]:
+        """See `Model.forward`."""
+        assert past is None or isinstance(past, PathState)
+        paths = past.paths if past else None
+        layout = TreeLayout.build(pass_, paths, self.device)
+        attention = TreeAttention(layout)
+        tables = self.rotary.tables(pass_.positions[0], self.dtype)
+        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device), self.embedding)
+        new_paths = index = None
+        if keep is not None:
+            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
+            index = torch.as_tensor(kept, device=self.device)
+        layers = []
+        for number, block in enumerate(self.blocks):
+            before = past.layers[number] if past else None
+            x, state = block(x, attention, tables, before)
+            if index is not None:
+                layers.append(LayerState(stored=store(state, before.stored if before else None, index)))
+        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
+        return hidden, PathState(new_paths, layers) if new_paths is not None else None
+
+    def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Model.read`."""
+        return self.lm_head.read(hidden, rows, columns)
+
+    def operations(self) -> Iterable[Operation]:
+        """See `Model.operations`: one block's, for all blocks have the same shapes."""
+        block, c = self.blocks[0], self.config
+        yield Operation("norm and q, k, v", c.hidden_size, self.dtype, lambda x: block.qkv(block.attention_norm(x)))
+        yield Operation("attention output", block.out.in_features, self.dtype, block.out)
+        yield Operation("feed-forward", c.hidden_size, self.dtype, block.feed_forward)
+
+
+def load(context: LoadContext) -> Llama:
+    """The stack's factory."""
+    return Llama(context)

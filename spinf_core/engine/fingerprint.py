@@ -1,0 +1,59 @@
+"""The fingerprint: an opaque hash of all that moves a score."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from spinf_core.quant.interface import Scheme
+from spinf_core.stack import Model
+
+NUMERICS = 1
+"""Raised whenever core's own arithmetic changes: `nn`, packing, reading, scoring."""
+
+
+def device_name(device: torch.device) -> str:
+    """The model of the device; for a CPU with its instruction set and the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def inputs(revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...]) -> dict[str, str]:
+    """What the fingerprint and the self-test's key are made of."""
+    return {
+        "revision": revision,
+        "tokenizer": model.tokenizer.hash,
+        "scheme": f"{scheme.name} {scheme.numerics}",
+        "head": f"{model.head} {model.dtype}",
+        "numerics": f"core {NUMERICS}, stack {type(model).__module__} {model.numerics}",
+        "torch": torch.__version__,
+        "device": device_name(model.device),
+        "sizes": " ".join(map(str, sizes)),
+    }
+
+
+def digest(values: Mapping[str, str]) -> str:
+    """32 hex digits of a canonical JSON form."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def system_fingerprint(values: Mapping[str, str], self_test_digest: str, invariant: bool) -> str:
+    """`fp_` and 16 hex digits; ends in `_v` where scores vary with the packing."""
+    whole = digest({**values, "self-test": self_test_digest, "invariant": str(invariant)})
+    return f"fp_{whole[:16]}" + ("" if invariant else "_v")

@@ -1,0 +1,61 @@
+"""Rotary position embedding (Su et al. 2021, «RoFormer», section 3.4), in the half-split layout of Llama checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spinf_core.errors import SetupError
+
+
+def inverse_frequencies(head_dim: int, parameters: Mapping[str, Any]) -> Tensor:
+    """[head_dim / 2] float32 angular frequencies for a checkpoint's `rope_parameters`.
+
+    Types `default` and `llama3` (the frequency-dependent scaling of the Llama 3.1 checkpoints).
+
+    Raises:
+        SetupError: for a type that is not implemented.
+    """
+    kind = parameters.get("rope_type", "default")
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies: Tensor = 1.0 / (float(parameters["rope_theta"]) ** exponents)
+    if kind == "default":
+        return frequencies
+    if kind != "llama3":
+        raise SetupError(f"rope type {kind!r} is not implemented by this stack; it runs 'default' and 'llama3'")
+    factor = float(parameters["factor"])
+    low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+    original = float(parameters["original_max_position_embeddings"])
+    wavelength = 2 * math.pi / frequencies
+    smooth = ((original / wavelength - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * frequencies / factor + smooth * frequencies
+
+
+class Rotary:
+    """Cosine and sine tables for the positions of one pass, and their application.
+
+    Args:
+        frequencies: [D / 2] float32.
+        device: where the tables go.
+    """
+
+    def __init__(self, frequencies: Tensor, device: torch.device) -> None:
+        self.frequencies = frequencies.to(device)
+        self.device = device
+
+    def tables(self, positions: np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos, sin [N, 1, D / 2] for positions [N]."""
+        angles = torch.as_tensor(positions, device=self.device).float()[:, None] * self.frequencies
+        return angles.cos().to(dtype)[:, None], angles.sin().to(dtype)[:, None]
+
+
+def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """x [N, H, D], its halves (a, b) turned to (a·cos − b·sin, b·cos + a·sin)."""
+    cos, sin = tables
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

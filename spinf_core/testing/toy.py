@@ -1,0 +1,186 @@
+"""A toy stack with random weights: one attention layer, one gated-delta layer with a short convolution.
+
+Small enough to test an engine with, and whole enough that what leaks between branches, jobs or passes shows. `oracle` is the same
+arithmetic for one plain sequence, without tries, tiles or chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as RawTokenizer
+from torch import Tensor
+from torch.nn import functional as F
+
+from spinf_core.nn.attention import TreeAttention
+from spinf_core.nn.delta import tree_delta_rule
+from spinf_core.nn.head import LMHead
+from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.linear import PlainLinear
+from spinf_core.nn.norm import RMSNorm
+from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.stack import Model, Operation, Pass, State
+from spinf_core.tokenizer import Tokenizer
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TAPS = 64, 4, 2, 16, 3
+EPS = 1e-6
+_WORDS = "the a of and yes no Yes No status Sta tus in out part north wing gate question answer is it about red blue".split()
+
+
+def toy_tokenizer(bos: bool = False) -> Tokenizer:
+    """A byte-level BPE tokenizer with a few dozen merges and one control token, `<|end|>`."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {"<|end|>": 0, "<|begin|>": 1}
+    for symbol in alphabet:
+        vocab[symbol] = len(vocab)
+    merges: list[tuple[str, str]] = []
+    for word in ["Ġ" + word for word in _WORDS] + _WORDS + ["ĊĊ", "??", ".."]:
+        left = word[0]
+        for symbol in word[1:]:
+            if left + symbol not in vocab:
+                vocab[left + symbol] = len(vocab)
+                merges.append((left, symbol))
+            left += symbol
+    raw = RawTokenizer(models.BPE(vocab=vocab, merges=merges))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<|end|>", "<|begin|>")])
+    return Tokenizer(raw, bos=1 if bos else None)
+
+
+class ToyModel(Model):
+    """The toy stack.
+
+    Args:
+        seed: of its weights.
+        window: of the attention layer, in rows of depth; None: all.
+        bos: whether its tokenizer adds BOS.
+    """
+
+    capabilities = frozenset({"score"})
+
+    def __init__(self, seed: int = 0, window: int | None = None, bos: bool = False) -> None:
+        self.tokenizer = toy_tokenizer(bos)
+        self.vocab_size = -(-self.tokenizer.vocab_size // 16) * 16
+        self.hidden_size = HIDDEN
+        self.max_positions = 4096
+        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.window = window
+        generator = torch.Generator().manual_seed(seed)
+
+        def weight(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+
+        self.embedding = weight(self.vocab_size, HIDDEN) * HIDDEN**0.5
+        self.rotary = Rotary(inverse_frequencies(HEAD_DIM, {"rope_theta": 10000.0}), self.device)
+        self.norms = [RMSNorm(1 + 0.1 * weight(HIDDEN), EPS) for _ in range(3)]
+        self.qkv = PlainLinear(weight((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN))
+        self.attention_out = PlainLinear(weight(HIDDEN, HEADS * HEAD_DIM))
+        self.delta_in = PlainLinear(weight(3 * HEADS * HEAD_DIM, HIDDEN))
+        self.gates = PlainLinear(weight(2 * HEADS, HIDDEN))
+        self.convolution = weight(3 * HEADS * HEAD_DIM, TAPS + 1)
+        self.delta_out = PlainLinear(weight(HIDDEN, HEADS * HEAD_DIM))
+        self.lm_head = LMHead(weight(self.vocab_size, HIDDEN) * 4)
+
+    def forward(
+        self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None
+    ) -> tuple[Tensor, State | None]:
+        """See `Model.forward`."""
+        assert past is None or isinstance(past, PathState)
+        before = past.layers if past else (None, None)
+        layout = TreeLayout.build(pass_, past.paths if past else None, self.device)
+        paths = index = None
+        if keep is not None:
+            paths, kept = keep_paths(pass_, layout.content_index, layout.previous, past.paths if past else None, keep)
+            index = torch.as_tensor(kept)
+        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64), self.embedding)
+        x, attention = self._attention(x, pass_, layout, before[0], index)
+        x, delta = self._delta(x, layout, before[1], keep)
+        hidden = self.norms[2](x)[torch.as_tensor(pass_.reads, dtype=torch.int64)]
+        return hidden, PathState(paths, (attention, delta)) if paths is not None else None
+
+    def _attention(
+        self, x: Tensor, pass_: Pass, layout: TreeLayout, past: LayerState | None, index: Tensor | None
+    ) -> tuple[Tensor, LayerState]:
+        tables = self.rotary.tables(pass_.positions[0], self.dtype)
+        qkv = self.qkv(self.norms[0](x)).view(len(x), -1, HEAD_DIM)
+        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        q, k = rotate(q, tables), rotate(k, tables)
+        stored = (past.stored[0], past.stored[1]) if past else None
+        mixed = TreeAttention(layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
+        out = x + self.attention_out(mixed.reshape(len(x), -1))
+        return out, LayerState(stored=store((k, v), stored, index) if index is not None else ())
+
+    def _delta(
+        self, x: Tensor, layout: TreeLayout, past: LayerState | None, keep: Sequence[int] | None
+    ) -> tuple[Tensor, LayerState]:
+        normed = self.norms[1](x)
+        inputs = self.delta_in(normed)  # [N, 3 · H · D]
+        taps = torch.as_tensor(layout.taps(TAPS), dtype=torch.int64)
+        kept_taps = past.kept[1].flatten(0, 1) if past else inputs.new_zeros(0, inputs.shape[1])
+        joint = torch.cat((kept_taps, inputs, inputs.new_zeros(1, inputs.shape[1])))
+        windowed = torch.cat((joint[taps], inputs[:, None]), dim=1)  # [N, TAPS + 1, C], the row itself last
+        q, k, v, g, beta = self._delta_terms((windowed * self.convolution.T).sum(1), self.gates(normed))
+        rows = None if keep is None else np.asarray(keep)
+        out, states = tree_delta_rule(q, k, v, g, beta, layout, past.kept[0] if past else None, rows)
+        x = x + self.delta_out(out.reshape(len(x), -1))
+        if rows is None or states is None:
+            return x, LayerState()
+        return x, LayerState(kept=(states, windowed[torch.as_tensor(rows), 1:]))
+
+    @staticmethod
+    def _delta_terms(mixed: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        q, k, v = F.silu(mixed).view(len(mixed), 3, HEADS, HEAD_DIM).unbind(1)
+        g, beta = gates.chunk(2, dim=-1)
+        return F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, -F.softplus(g), torch.sigmoid(beta)
+
+    def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Model.read`."""
+        return self.lm_head.read(hidden, rows, columns)
+
+    def operations(self) -> Iterable[Operation]:
+        """See `Model.operations`."""
+        yield Operation("norm and q, k, v", HIDDEN, self.dtype, lambda x: self.qkv(self.norms[0](x)))
+        yield Operation("attention output", HEADS * HEAD_DIM, self.dtype, self.attention_out)
+        yield Operation("gated delta inputs", HIDDEN, self.dtype, lambda x: self.delta_in(self.norms[1](x)))
+        yield Operation("gated delta output", HEADS * HEAD_DIM, self.dtype, self.delta_out)
+
+    def oracle(self, ids: Sequence[int]) -> Tensor:
+        """[len(ids), V] log-probabilities of one plain sequence, in float64 by dense attention and a plain recurrence."""
+        x = self.embedding[torch.tensor(ids, dtype=torch.int64)].double()
+        length = len(ids)
+
+        def norm(x: Tensor, number: int) -> Tensor:
+            return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * self.norms[number].weight.double()
+
+        qkv = (norm(x, 0) @ self.qkv.weight.double().T).view(length, -1, HEAD_DIM)
+        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        angles = torch.arange(length).double()[:, None, None] * self.rotary.frequencies.double()
+        q, k = rotate(q, (angles.cos(), angles.sin())), rotate(k, (angles.cos(), angles.sin()))
+        k, v = k.repeat_interleave(HEADS // KV_HEADS, 1), v.repeat_interleave(HEADS // KV_HEADS, 1)
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        seen = (distance >= 0) & (distance < (self.window or length + 1))
+        scores = torch.einsum("qhd,khd->hqk", q, k) * HEAD_DIM**-0.5
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        mixed = torch.einsum("hqk,khd->qhd", weights, v).reshape(length, -1)
+        x = x + mixed @ self.attention_out.weight.double().T
+
+        normed = norm(x, 1)
+        inputs = normed @ self.delta_in.weight.double().T
+        padded = torch.cat((inputs.new_zeros(TAPS, inputs.shape[1]), inputs))
+        kernel = self.convolution.double()
+        convolved = torch.stack([(padded[t : t + TAPS + 1] * kernel.T).sum(0) for t in range(length)])
+        q, k, v, g, beta = self._delta_terms(convolved, normed @ self.gates.weight.double().T)
+        state = x.new_zeros(HEADS, HEAD_DIM, HEAD_DIM)
+        outputs = []
+        for t in range(length):
+            state = state * g[t].exp()[:, None, None]
+            error = beta[t][:, None] * (v[t] - torch.einsum("hkv,hk->hv", state, k[t]))
+            state = state + torch.einsum("hk,hv->hkv", k[t], error)
+            outputs.append(torch.einsum("hkv,hk->hv", state, q[t]))
+        x = x + torch.stack(outputs).reshape(length, -1) @ self.delta_out.weight.double().T
+        return (norm(x, 2) @ self.lm_head.weight.double().T).log_softmax(-1)
