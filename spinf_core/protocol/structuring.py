@@ -1,12 +1,14 @@
 """Strict structuring of a JSON value into `ScoreRequest`.
 
-cattrs by default makes 5 of "5", 1 of true and a list of a string. Every hook here takes its own JSON type alone, and what
-fails leaves as `Rejected` with the dotted path of the first field at fault, in the order of the document.
+cattrs by default makes 5 of "5", 1 of true and a list of a string. Every hook here takes its own JSON type alone, and
+what fails leaves as `Rejected` with the dotted path of the first field at fault, in the order of the document.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
@@ -55,9 +57,9 @@ def structure_request(body: Mapping[str, object]) -> schema.ScoreRequest:
 
 def plain(value: object) -> object:
     """The JSON value that a typed request stands for, so that it is checked like one that was sent."""
-    if attrs.has(type(value)):
-        fields = attrs.fields(type(value))
-        return {field.name: plain(getattr(value, field.name)) for field in fields}
+    kind = type(value)
+    if attrs.has(kind):
+        return {field.name: plain(getattr(value, field.name)) for field in attrs.fields(kind)}
     if isinstance(value, (list, tuple)):
         return [plain(element) for element in value]
     if isinstance(value, Mapping):
@@ -137,7 +139,7 @@ def _annotated(of: Any, converter: Converter) -> Hook:
 
 
 def _optional(of: Any, converter: Converter) -> Hook:
-    base = Union[tuple(option for option in get_args(of) if option is not types.NoneType)]  # noqa: UP007
+    base = functools.reduce(operator.or_, (option for option in get_args(of) if option is not types.NoneType))
     inner = converter.get_structure_hook(base)
     return lambda value, _: None if value is None else inner(value, base)
 
