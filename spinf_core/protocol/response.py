@@ -1,0 +1,203 @@
+"""The response, in frozen attrs classes that hold unrounded numbers; `to_dict` gives the public JSON.
+
+Numbers are rounded to 6 decimals there and nowhere else. A member that the contract marks optional is left out when it
+is None; the others are null.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import attrs
+
+from spinf_core.protocol.usage import Json, Timing, Usage, rounded
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def request_id(now_ms: int | None = None) -> str:
+    """A fresh request id: `scr_` and a ULID (https://github.com/ulid/spec), so that ids sort by their millisecond.
+
+    Args:
+        now_ms: milliseconds since 1970, default now.
+    """
+    milliseconds = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    number = milliseconds << 80 | secrets.randbits(80)
+    return "scr_" + "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+def _rounded_or_null(number: float | None) -> float | None:
+    return None if number is None else rounded(number)
+
+
+def _present(**members: object) -> Json:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+@attrs.frozen
+class Warning:
+    """Something to look at that changed no score."""
+
+    code: str
+    message: str
+    input_id: str | None = None
+    query_id: str | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        return {"code": self.code, "input_id": self.input_id, "query_id": self.query_id, "message": self.message}
+
+
+@attrs.frozen
+class OptionResult:
+    """One option: the log of its probability mass, its share among the options, and that share without content."""
+
+    text: str
+    logprob: float
+    p: float
+    floor_p: float | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        return {
+            "text": self.text,
+            "logprob": rounded(self.logprob),
+            "p": rounded(self.p),
+            "floor_p": _rounded_or_null(self.floor_p),
+        }
+
+
+@attrs.frozen
+class CombinationResult:
+    """One prompt: its options in their order, and the probability on none of them, with and without content."""
+
+    values: Mapping[str, str]
+    options: tuple[OptionResult, ...]
+    residual: float
+    floor_residual: float | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        return {
+            "values": dict(self.values),
+            "options": [option.to_dict() for option in self.options],
+            "residual": rounded(self.residual),
+            "floor_residual": _rounded_or_null(self.floor_residual),
+        }
+
+
+@attrs.frozen
+class QueryResult:
+    """A scored query."""
+
+    id: str
+    combinations: tuple[CombinationResult, ...]
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        return {"id": self.id, "combinations": [combination.to_dict() for combination in self.combinations]}
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """An answer: a searched one has `p`, and `value` and `currency` where it is a number; a generated one `finish`."""
+
+    text: str
+    p: float | None = None
+    p_calibrated: float | None = None
+    value: float | None = None
+    currency: str | None = None
+    finish: Literal["stop", "length"] | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        return {"text": self.text} | _present(
+            p=_rounded_or_null(self.p),
+            p_calibrated=_rounded_or_null(self.p_calibrated),
+            value=_rounded_or_null(self.value),
+            currency=self.currency,
+            finish=self.finish,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class ExtractionResult:
+    """One filled extraction slot: answers, the likeliest first, and the probability on all of them."""
+
+    values: Mapping[str, str]
+    answers: tuple[Answer, ...]
+    mass: float | None = None
+    p_negative: float | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        members: Json = {"values": dict(self.values), "answers": [answer.to_dict() for answer in self.answers]}
+        return members | _present(mass=_rounded_or_null(self.mass), p_negative=_rounded_or_null(self.p_negative))
+
+
+@attrs.frozen
+class ExtractionQueryResult:
+    """An extraction query."""
+
+    id: str
+    kind: Literal["text", "number", "currency", "generated"]
+    combinations: tuple[ExtractionResult, ...]
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        combinations = [combination.to_dict() for combination in self.combinations]
+        return {"id": self.id, "kind": self.kind, "combinations": combinations}
+
+
+@attrs.frozen
+class InputResult:
+    """The answers on one input; `packs` are the pack evaluator's entries, None where no pack was asked for."""
+
+    input_id: str
+    queries: tuple[QueryResult | ExtractionQueryResult, ...]
+    packs: tuple[Mapping[str, Any], ...] | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON."""
+        members: Json = {"input_id": self.input_id, "queries": [query.to_dict() for query in self.queries]}
+        if self.packs is not None:
+            members["packs"] = [dict(pack) for pack in self.packs]
+        return members
+
+
+@attrs.frozen(kw_only=True)
+class ScoreResponse:
+    """The whole response; `results` are in the order of the inputs."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    results: tuple[InputResult, ...]
+    usage: Usage
+    timing: Timing
+    warnings: tuple[Warning, ...] = ()
+    endpoint: str | None = None
+
+    def to_dict(self) -> Json:
+        """The public JSON.
+
+        Raises:
+            ValueError: where a number is not finite.
+        """
+        endpoint = {} if self.endpoint is None else {"endpoint": self.endpoint}
+        return {
+            "id": self.id,
+            "object": "score",
+            "created": self.created,
+            "model": self.model,
+            **endpoint,
+            "system_fingerprint": self.system_fingerprint,
+            "results": [result.to_dict() for result in self.results],
+            "warnings": [warning.to_dict() for warning in self.warnings],
+            "usage": self.usage.to_dict(),
+            "timing": self.timing.to_dict(),
+        }
