@@ -1,7 +1,8 @@
 """Turns a Llama-architecture GGUF file into a checkpoint folder in Hugging Face's names.
 
-Sources of the facts used here: the GGUF specification (github.com/ggml-org/ggml/blob/master/docs/gguf.md) for keys, token
-types and tensor names; `convert_hf_to_gguf.py` of llama.cpp for the rotary permutation and the names of pre-tokenizers.
+Sources of the facts used here: the GGUF specification (github.com/ggml-org/ggml/blob/master/docs/gguf.md) for keys,
+token types and tensor names; `convert_hf_to_gguf.py` of llama.cpp for the rotary permutation and the names of
+pre-tokenizers.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 def convert(source: Path, folder: Path) -> None:
     """Write `config.json`, `model.safetensors`, `tokenizer.json` and `tokenizer_config.json` for a GGUF file.
 
-    Weights are stored as float32. A quantized value is scale times integer plus offset with float16 scale and offset, which
-    float32 holds and float16 does not: 42 % of SmolLM2's Q4_1 and Q8_0 values would change, and bfloat16 is coarser still.
-    The file grows from 98 MB to 538 MB, but it is mapped rather than parsed, so a start does not dequantize again.
+    Weights are stored as float32. A quantized value is scale times integer plus offset with float16 scale and offset,
+    which float32 holds and float16 does not: 42 % of SmolLM2's Q4_1 and Q8_0 values would change, and bfloat16 is
+    coarser still. The file grows from 98 MB to 538 MB, but a start maps it and need not dequantize again.
 
     Args:
         source: the GGUF file.
         folder: an empty folder to write into.
 
     Raises:
-        SetupError: for a file that is not GGUF, and for an architecture, key, tensor, token type or pre-tokenizer that is
-            not known to be carried over exactly.
+        SetupError: for a file that is not GGUF, and for an architecture, key, tensor, token type or pre-tokenizer that
+            is not known to be carried over exactly.
     """
     try:
         reader = gguf.GGUFReader(source)
@@ -155,7 +156,9 @@ def _read_shape(metadata: _Metadata, tensors: set[str]) -> _Shape:
     head_dim = metadata.get(f"{prefix}attention.key_length", hidden // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if (other := metadata.get(prefix + name, head_dim)) != head_dim:
-            raise metadata.error(f"has {prefix}{name} {other} where heads are {head_dim} wide; only equal widths are read")
+            raise metadata.error(
+                f"has {prefix}{name} {other} where heads are {head_dim} wide; only equal widths are read"
+            )
     return _Shape(
         layers=metadata.need(f"{prefix}block_count"),
         hidden=hidden,
@@ -226,7 +229,9 @@ def _dequantized(tensor: Any, rotary_heads: int) -> NDArray[np.float32]:
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
-        raise SetupError(f"tensor {tensor.name} is quantized as {tensor.tensor_type.name}, which is not read") from error
+        raise SetupError(
+            f"tensor {tensor.name} is quantized as {tensor.tensor_type.name}, which is not read"
+        ) from error
     if rotary_heads:
         # llama.cpp rotates neighbouring pairs of a head's width, Hugging Face its two halves: the converter to GGUF
         # interleaved the halves of every head, and this puts them back.

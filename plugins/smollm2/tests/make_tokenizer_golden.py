@@ -4,8 +4,8 @@ Run it by hand, in an environment that has llama-cpp-python and gguf, on the GGU
 
     python make_tokenizer_golden.py SmolLM2-135M-Instruct.Q4_1.gguf
 
-The strings are parsed with `special=False` and no BOS, as user text is. A second list comes from the same vocabulary with
-`tokenizer.ggml.pre` set to `gpt-2`, which needs a copy of the file with that one field changed.
+The strings are parsed with `special=False` and no BOS, as user text is. A second list comes from the same vocabulary
+with `tokenizer.ggml.pre` set to `gpt-2`, from a copy of the file's header with that one field changed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def compact(text: str) -> str:
     """One case a line, so that a change is readable."""
     document = json.loads(text)
     lists = [
-        f'"{name}": [\n' + ",\n".join(json.dumps(case) for case in document[name]) + "\n]" for name in ("smollm", "gpt-2")
+        f'"{name}": [\n' + ",\n".join(json.dumps(case) for case in document[name]) + "\n]"
+        for name in ("smollm", "gpt-2")
     ]
     return '{\n"about": ' + json.dumps(document["about"]) + ",\n" + ",\n".join(lists) + "\n}\n"
 
