@@ -80,8 +80,8 @@ def _explain(repo: str, revision: str, cache: Path | None, error: Exception) -> 
         if constants.is_offline_mode():
             command = f"hf download {repo}" + (f" --revision {revision}" if revision else "")
             return (
-                f"{name} is not whole in the cache {cache}, and HF_HUB_OFFLINE is set: unset it, or run `{command}` where "
-                "there is a network"
+                f"{name} is not whole in the cache {cache}, and HF_HUB_OFFLINE is set: unset it, or run `{command}` "
+                "where there is a network"
             )
         cause = error.__cause__ or error
         return (
