@@ -59,6 +59,7 @@ class ModelStack(Record):
         family: the family's name, as manifests use it.
         model_types: values of `model_type` in a checkpoint's `config.json` that this stack runs.
         factory: `(spinf_core.stack.LoadContext) -> spinf_core.stack.Model`.
+        devices: the types of device that it runs on, the preferred one first.
         convert: `(Path of a source file, Path of an empty folder) -> None` writes a checkpoint folder from a file of
             another format; empty where the family reads its checkpoints as they are.
     """
@@ -66,6 +67,7 @@ class ModelStack(Record):
     family: str
     model_types: tuple[str, ...] = attrs.field(converter=_strings)
     factory: str = attrs.field(validator=_valid_factory)
+    devices: tuple[str, ...] = attrs.field(converter=_strings, default=("cpu",))
     convert: str = ""
 
 

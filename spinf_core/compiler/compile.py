@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -36,12 +36,14 @@ class Prompt:
 
     Attributes:
         query: whose. values: the combination that filled it. tokens: its count in usage.
+        longer_options: whether some option has several tokens.
         floor: its floor's number in the request, or None.
     """
 
     query: ParsedQuery
-    values: dict[str, str]
+    values: Mapping[str, str]
     tokens: int
+    longer_options: bool
     floor: int | None
 
 
@@ -113,7 +115,7 @@ class _Compilation:
         self.bos = () if tokenizer.bos is None else (tokenizer.bos,)
         self.options = OptionCompiler(tokenizer, request.limits)
         self.templates: dict[str, TemplateTokens] = {}
-        self.filled: dict[int, list[tuple[dict[str, str], str]]] = {}
+        self.filled: dict[int, list[tuple[Mapping[str, str], str]]] = {}
         self.floors: dict[FloorKey, int] = {}
         self.floor_plans: list[OptionPlan] = []
         self.floor_branches: list[tuple[int, ...]] = []
@@ -162,7 +164,7 @@ class _Compilation:
                 "content_too_long",
                 f"the content has {content.tokens} tokens, at most {limit} are allowed; shorten it or split it into several "
                 "inputs",
-                entry.content_param,
+                entry.messages_param,
             )
         joiner = Joiner(content, self.tokenizer)
         joiner.prepare([self.templates[text] for query in entry.queries for _, text in self.filled[id(query)]])
@@ -181,7 +183,7 @@ class _Compilation:
                 branches.append(branch)
                 plans.append(plan)
                 tokens = len(template.ids) + plan.tokens_after_first
-                prompts.append(Prompt(query, values, tokens, self._floor(query, template)))
+                prompts.append(Prompt(query, values, tokens, bool(plan.chains), self._floor(query, template)))
                 unmerged |= not content.clean and merges_uncut(entry.content, template, self.tokenizer)
             if unmerged:
                 self.warnings.append(_join_warning(entry.id, query.id))
@@ -193,7 +195,7 @@ class _Compilation:
                 "content_too_long",
                 f"the content and its longest question take {longest} tokens, this model runs at most {self.max_rows}; "
                 "shorten the content",
-                entry.content_param,
+                entry.messages_param,
             )
         return CompiledInput(entry.id, job, tuple(prompts), content.tokens)
 

@@ -14,26 +14,31 @@ class Sizes:
     """Row counts, ascending multiples of `MULTIPLE`.
 
     Attributes:
-        listed: eight to the octave from 64 up to the largest.
+        listed: eight to the octave up to what most passes are filled to, two beyond.
     """
 
     listed: tuple[int, ...]
 
     @classmethod
-    def up_to(cls, largest: int) -> Sizes:
-        """The list whose last size holds `largest` rows."""
+    def up_to(cls, dense: int, largest: int = 0) -> Sizes:
+        """The list that is dense up to `dense` rows and ends with the first size that holds `largest`."""
+        largest = max(dense, largest)
         listed = [MULTIPLE, 2 * MULTIPLE, 3 * MULTIPLE]
         octave = 4 * MULTIPLE
-        while True:
-            step = max(MULTIPLE, octave // 8)
-            for size in range(octave, 2 * octave, step):
-                listed.append(size)
-                if size >= largest:
-                    return cls(tuple(listed))
+        while listed[-1] < largest:
+            step = max(MULTIPLE, octave // 8) if octave < dense else octave // 2
+            listed += range(octave, 2 * octave, step)
             octave *= 2
+        return cls(tuple(listed[: bisect_left(listed, largest) + 1]))
 
     def fit(self, rows: int) -> int:
-        """The smallest listed size of at least `rows`."""
+        """The smallest listed size of at least `rows`.
+
+        Raises:
+            ValueError: more rows than the largest size.
+        """
+        if rows > self.largest:
+            raise ValueError(f"{rows} rows are more than the largest size, {self.largest}")
         return self.listed[bisect_left(self.listed, rows)]
 
     @property

@@ -70,7 +70,8 @@ class TreeAttention:
         for rows in self.layout.branches:
             span = slice(rows.start, rows.stop)
             content_out[span], content_lse[span] = self._branches(q, keys, values, rows, scale, window)
-        share = torch.sigmoid(content_lse - path_lse)[..., None]
+        # Not torch.sigmoid: on the CPU its bits depend on where a number lies in the array, those of exp do not.
+        share = (1 / (1 + torch.exp(path_lse - content_lse)))[..., None]
         return torch.lerp(out.float(), content_out.float(), share).to(out.dtype)
 
     def _tile(

@@ -194,6 +194,8 @@ def _content_tiles(
     tiles = []
     for job, index in enumerate(content_index):
         start, cut_row, _ = pass_.segments[job]
+        if cut_row == start:
+            continue
         done = len(index) - (cut_row - start)
         for tile in range(done // CONTENT_TILE, -(-len(index) // CONTENT_TILE)):
             first, last = tile * CONTENT_TILE, (tile + 1) * CONTENT_TILE

@@ -1,0 +1,177 @@
+"""From settings and plugins to a model that is ready: the stack, the scheme, the checkpoint, the self-test, the fingerprint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import torch
+
+from spinf_core.checkpoints import Checkpoint, cache_root, resolve
+from spinf_core.engine import fingerprint
+from spinf_core.engine.selftest import SelfTest, kept_self_test, self_test
+from spinf_core.engine.sizes import Sizes
+from spinf_core.errors import SetupError
+from spinf_core.manifests import Manifest
+from spinf_core.quant.interface import Scheme, SchemeContext
+from spinf_core.records import ModelStack, QuantScheme
+from spinf_core.registry import Plugins, Registered, load_factory
+from spinf_core.settings import Settings
+from spinf_core.stack import LoadContext, Model
+
+Progress = Callable[[str], None]
+
+# Rows of a pass and of the largest job where neither the settings nor the manifest say: what one pass takes about a second for.
+DEFAULT_ROWS = {"cpu": (2048, 8192), "cuda": (16_384, 32_768)}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Loaded:
+    """A model that is ready, and what it is made of.
+
+    Attributes:
+        names: the id and aliases that requests may use, case folded.
+        settings: with the manifest's values in their place.
+        sizes, budget, max_rows: of passes.
+        fingerprint: the response's `system_fingerprint`.
+        composition: rows of the start-up table: what, which, from where.
+    """
+
+    id: str
+    names: frozenset[str]
+    model: Model
+    settings: Settings
+    sizes: Sizes
+    budget: int
+    max_rows: int
+    self_test: SelfTest
+    fingerprint: str
+    composition: tuple[tuple[str, str, str], ...]
+
+
+def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Progress) -> Loaded:
+    """Load a model by id, alias, folder or Hub id.
+
+    Args:
+        name: of the model. why: how it was chosen, for the start-up table.
+        settings: as layered so far; the manifest's values are added.
+        plugins: the composition.
+        progress: called with a line for each stage.
+
+    Raises:
+        SetupError: naming what is missing or wrong, and what to do.
+    """
+    manifest = plugins.manifests.find(name)
+    if manifest is None and "/" not in name and not Path(name).is_dir():
+        plugins.model(name)  # raises with the nearest known name
+    if manifest is not None:
+        settings = settings.with_manifest(manifest)
+        if not manifest.available:
+            raise SetupError(f"model {manifest.id} is announced but not available yet; `spinf models` lists those that are")
+    stack, checkpoint = _checkpoint(name, manifest, settings, plugins, progress)
+    config = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
+    if stack is None:
+        stack = plugins.stack_for(str(config.get("model_type")))
+    device = choose_device(settings.engine.device, stack)
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
+    registered, scheme = _scheme(settings, manifest, plugins, device)
+
+    progress(f"loading {manifest.id if manifest else name} on {device}, {scheme.name}")
+    context = LoadContext(
+        folder=checkpoint.folder,
+        config=config,
+        device=device,
+        scheme=scheme,
+        options=settings.engine.stack_options,
+        settings=settings.of_record(stack.record),
+    )
+    model: Model = load_factory(stack)(context)
+    default_budget, default_rows = DEFAULT_ROWS[device.type]
+    max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
+    budget = min(settings.engine.token_budget or default_budget, max_rows)
+    sizes = Sizes.up_to(budget, max_rows)
+    values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed)
+    tested = kept_self_test(
+        cache_root() / "self-test",
+        fingerprint.digest(values),
+        lambda: self_test(model, sizes, progress),
+        again=settings.engine.self_test,
+    )
+    if not tested.invariant:
+        progress(
+            f"warning: scores vary with the packing on this machine with scheme {scheme.name}, so floors are not cached: "
+            + "; ".join(tested.failures[:3])
+        )
+    model_id = manifest.id if manifest else name
+    return Loaded(
+        id=model_id,
+        names=manifest.names if manifest else frozenset({name.casefold()}),
+        model=model,
+        settings=settings,
+        sizes=sizes,
+        budget=budget,
+        max_rows=max_rows,
+        self_test=tested,
+        fingerprint=fingerprint.system_fingerprint(values, tested.digest, tested.invariant),
+        composition=(
+            ("model", f"{model_id} ({why})", checkpoint.origin),
+            ("family", stack.record.family, stack.origin),
+            ("scheme", scheme.name + ("" if tested.invariant else ", not invariant here"), registered.origin),
+            ("head", model.head, ""),
+            ("device", fingerprint.device_name(device), f"torch {torch.__version__}"),
+        ),
+    )
+
+
+def _checkpoint(
+    name: str, manifest: Manifest | None, settings: Settings, plugins: Plugins, progress: Progress
+) -> tuple[Registered[ModelStack] | None, Checkpoint]:
+    """The checkpoint, and the stack where the manifest already names it."""
+    if manifest is None:
+        return None, resolve(str(settings.engine.model_dir or name), progress=progress)
+    stack = plugins.stack_of_family(manifest.family)
+    if settings.engine.model_dir is not None:
+        return stack, resolve(str(settings.engine.model_dir), progress=progress)
+    convert = load_factory(stack, stack.record.convert) if stack.record.convert else None
+    return stack, resolve(manifest, convert=convert, progress=progress)
+
+
+def choose_device(asked: str, stack: Registered[ModelStack]) -> torch.device:
+    """The device asked for, or the stack's preferred one that is here.
+
+    Raises:
+        SetupError: the device is not here, or the stack does not run on it.
+    """
+    runs_on = stack.record.devices
+    if asked == "auto":
+        return torch.device("cuda:0" if "cuda" in runs_on and torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(asked)
+    except RuntimeError:
+        raise SetupError(f"device {asked!r} is not known; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in runs_on:
+        raise SetupError(f"the {stack.record.family} stack of {stack.origin} runs on {' and '.join(runs_on)}, not on {asked}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise SetupError(f"device {asked!r} is not here; torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
+    return device
+
+
+def _scheme(
+    settings: Settings, manifest: Manifest | None, plugins: Plugins, device: torch.device
+) -> tuple[Registered[QuantScheme], Scheme]:
+    name = settings.engine.quant or "fp32"
+    allowed = manifest.quant.allowed if manifest else ()
+    if allowed and name not in allowed:
+        assert manifest is not None
+        raise SetupError(f"model {manifest.id} runs with {', '.join(allowed)}, not with {name!r} ({settings.origin('engine.quant')})")
+    registered = plugins.scheme(name)
+    if device.type not in registered.record.devices:
+        raise SetupError(
+            f"scheme {name} of {registered.origin} runs on {' and '.join(registered.record.devices)}, not on {device.type}"
+        )
+    context = SchemeContext(name=name, device=device, settings=settings.of_record(registered.record))
+    scheme: Scheme = load_factory(registered)(context)
+    return registered, scheme

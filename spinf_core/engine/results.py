@@ -1,0 +1,93 @@
+"""From scores to the response: results by input and query, warnings about the scores, counts."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from spinf_core.compiler.compile import CompiledInput, CompiledRequest, Prompt
+from spinf_core.engine.floors import QuestionScore
+from spinf_core.engine.scorer import Scores
+from spinf_core.protocol.response import CombinationResult, InputResult, OptionResult, QueryResult, Warning
+from spinf_core.protocol.usage import ContentUsage, PromptTokensDetails, ScoringUsage, Usage
+
+LOW_MASS = 0.9
+
+
+def results(request: CompiledRequest, scores: Scores) -> tuple[InputResult, ...]:
+    """What was scored, in the request's order."""
+    return tuple(
+        InputResult(entry.id, tuple(_queries(entry, found, scores.floors)))
+        for entry, found in zip(request.inputs, scores.inputs, strict=True)
+    )
+
+
+def _queries(entry: CompiledInput, found: tuple[QuestionScore, ...], floors: tuple[QuestionScore, ...]) -> list[QueryResult]:
+    pairs = zip(entry.prompts, found, strict=True)
+    return [
+        QueryResult(query_id, tuple(_combination(prompt, score, floors) for prompt, score in some))
+        for query_id, some in groupby(pairs, key=lambda pair: pair[0].query.id)
+    ]
+
+
+def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
+    floor = None if prompt.floor is None else floors[prompt.floor]
+    floor_p = [None] * len(score.p) if floor is None else floor.p.tolist()
+    options = zip(prompt.query.options, score.logprob.tolist(), score.p.tolist(), floor_p, strict=True)
+    return CombinationResult(
+        values=prompt.values,
+        options=tuple(OptionResult(text, logprob, p, floor) for text, logprob, p, floor in options),
+        residual=score.residual,
+        floor_residual=None if floor is None else floor.residual,
+    )
+
+
+def low_mass_warnings(request: CompiledRequest, scores: Scores) -> list[Warning]:
+    """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
+    warnings = []
+    for entry, found in zip(request.inputs, scores.inputs, strict=True):
+        for query_id, some in groupby(zip(entry.prompts, found, strict=True), key=lambda pair: pair[0].query.id):
+            pairs = list(some)
+            if any(prompt.longer_options for prompt, _ in pairs):
+                continue
+            residual = sum(score.residual for _, score in pairs) / len(pairs)
+            if residual > LOW_MASS:
+                warnings.append(
+                    Warning(
+                        code="low_option_mass",
+                        message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
+                        "template so that it leads to them",
+                        input_id=entry.id,
+                        query_id=query_id,
+                    )
+                )
+    return warnings
+
+
+def usage(request: CompiledRequest, processed_tokens: int) -> Usage:
+    """Counts; only `processed_tokens` depends on what was cached."""
+    content = sum(entry.content_tokens for entry in request.inputs)
+    prompts = [prompt for entry in request.inputs for prompt in entry.prompts]
+    query_tokens = sum(prompt.tokens for prompt in prompts)
+    queries = {id(prompt.query): prompt.query for prompt in prompts}
+    return Usage(
+        prompt_tokens=content + query_tokens + request.floor_tokens,
+        completion_tokens=0,
+        prompt_tokens_details=PromptTokensDetails(
+            content_tokens=content,
+            text_tokens=content,
+            query_tokens=query_tokens,
+            floor_tokens=request.floor_tokens,
+        ),
+        inputs=len(request.inputs),
+        content=ContentUsage(tokens=content, text_tokens=content),
+        scoring=ScoringUsage(
+            queries=len(queries),
+            combinations=sum(len(query.combinations) for query in queries.values()),
+            options=sum(len(prompt.query.options) for prompt in prompts),
+            prompts=len(prompts),
+            floor_prompts=len(request.floors),
+            query_tokens=query_tokens,
+            floor_tokens=request.floor_tokens,
+        ),
+        processed_tokens=processed_tokens,
+    )
