@@ -22,7 +22,7 @@ def shaped(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Mostly an object with these fields, each of which may be missing or be anything."""
     return st.one_of(
         st.fixed_dictionaries({}, optional=fields),
-        st.fixed_dictionaries({}, optional={name: JSON for name in fields}),
+        st.fixed_dictionaries({}, optional=dict.fromkeys(fields, JSON)),
         JSON,
     )
 

@@ -11,7 +11,7 @@ from spinf_core.limits import Limits
 from spinf_core.protocol import Features, ParsedRequest, parse_request
 from spinf_core.protocol import request as typed
 
-QUERIES = [
+QUERIES: list[dict[str, Any]] = [
     {"id": "a", "template": "Is it{?}", "options": [" yes", " no"]},
     {"id": "b", "template": "Or{?}", "options": ["x"], "empty_floor": False, "group": "g"},
 ]
@@ -101,7 +101,8 @@ def test_options_that_differ_in_case_are_distinct_when_case_counts() -> None:
 
 
 def test_a_query_without_placeholders_has_one_empty_combination() -> None:
-    for combinations in (None, [], [{}], "all"):
+    every: list[object] = [None, [], [{}], "all"]
+    for combinations in every:
         query = parse([], [QUERIES[0] | {"combinations": combinations}]).inputs[0].queries[0]
         assert [dict(values) for values in query.combinations] == [{}]
 

@@ -56,7 +56,10 @@ AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}
 VIDEO = {"type": "video", "video": {"frames": [{"t": 0, "image_url": {"url": "data:,"}}]}}
 Q = "scoring.queries.0"
 
-BODY = [
+Fault = tuple[object, str, str | None]
+"""A body, the code it is refused with, the field that is named."""
+
+BODY: list[Fault] = [
     (None, "invalid_field", None),
     ([], "invalid_field", None),
     ("text", "invalid_field", None),
@@ -74,7 +77,7 @@ BODY = [
     (request() | {"messages": {}}, "invalid_field", "messages"),
 ]
 
-CONTENT = [
+CONTENT: list[Fault] = [
     (request() | {"messages": ["text"]}, "invalid_field", "messages.0"),
     (request() | {"messages": [{"role": "user"}]}, "invalid_field", "messages.0.content"),
     (request() | {"messages": [{"content": None}]}, "invalid_field", "messages.0.content"),
@@ -119,7 +122,7 @@ CONTENT = [
     ),
 ]
 
-QUERIES = [
+QUERIES: list[Fault] = [
     (query(id="absent"), "invalid_field", f"{Q}.id"),
     (query(id=""), "invalid_field", f"{Q}.id"),
     (query(id="i" * 129), "invalid_field", f"{Q}.id"),
@@ -141,7 +144,7 @@ QUERIES = [
     (query(group=3), "invalid_field", f"{Q}.group"),
 ]
 
-OPTIONS = [
+OPTIONS: list[Fault] = [
     (query(options="absent"), "invalid_field", f"{Q}.options"),
     (query(options=None), "invalid_field", f"{Q}.options"),
     (query(options=[]), "too_many_options", f"{Q}.options"),
@@ -160,7 +163,7 @@ OPTIONS = [
     (query(generate=True), "invalid_field", f"{Q}.generate"),
 ]
 
-COMBINATIONS = [
+COMBINATIONS: list[Fault] = [
     (query(template="{x}{?}"), "missing_value", f"{Q}.combinations"),
     (query(template="{x}{?}", combinations=[]), "missing_value", f"{Q}.combinations"),
     (query(template="{x}{?}", combinations=[{"x": "1"}, {}]), "missing_value", f"{Q}.combinations.1.x"),
@@ -188,7 +191,7 @@ COMBINATIONS = [
     ),
 ]
 
-EXTRACTION = [
+EXTRACTION: list[Fault] = [
     (extraction(), "extraction_disabled", f"{Q}.template"),
     (extraction("It is {n}"), "extraction_disabled", f"{Q}.template"),
     (extraction(generate=True), "generation_disabled", f"{Q}.generate"),
@@ -222,7 +225,7 @@ EXTRACTION = [
     (extraction(calibration=[1, 0]), "invalid_field", f"{Q}.calibration"),
 ]
 
-INPUTS = [
+INPUTS: list[Fault] = [
     (inputs({"messages": None}), "invalid_field", "inputs.0.messages"),
     (inputs("text"), "invalid_field", "inputs.0"),
     (inputs({"id": 3}), "invalid_field", "inputs.0.id"),
@@ -244,7 +247,7 @@ INPUTS = [
     (inputs({"parameters": {"brand": 5}}), "invalid_field", "inputs.0.parameters.brand"),
 ]
 
-PACKS = [
+PACKS: list[Fault] = [
     (pack(), "unknown_pack", "scoring.packs.0.id"),
     (request(packs=[{}]), "invalid_field", "scoring.packs.0.id"),
     (pack(contxt="ai"), "invalid_field", "scoring.packs.0.contxt"),

@@ -121,7 +121,7 @@ def test_the_response_has_exactly_the_documented_members() -> None:
 
 
 def test_numbers_are_rounded_to_six_decimals() -> None:
-    option = response(scored(OptionResult("a", -1.23456789, 0.1234565, 2e-7)))["results"][0]["queries"][0][
+    option = response(scored(OptionResult("a", -1.23456789, 0.1234567, 2e-7)))["results"][0]["queries"][0][
         "combinations"
     ][0]["options"][0]
     assert option == {"text": "a", "logprob": -1.234568, "p": 0.123457, "floor_p": 0.0}
