@@ -1,8 +1,8 @@
 """The scoring API's request and response: what is sent, what may be refused without a tokenizer, what is answered.
 
 The way of a request: bytes → `wire` → a JSON value → `structuring` → `request` objects → `parse` (with `templates`,
-`combinations` and `queries`) → `ParsedRequest`, which the compiler takes. Imports attrs, cattrs and the standard library
-only.
+`combinations` and `queries`) → `ParsedRequest`, which the compiler takes. Imports attrs, cattrs and the standard
+library only.
 """
 
 from spinf_core.protocol.features import Features

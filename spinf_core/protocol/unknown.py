@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 
 import attrs
 
@@ -14,8 +14,8 @@ from spinf_core.protocol.text import segment
 MOST = 100
 """How many are named; looking for the nearest name takes time, and a body can hold very many fields."""
 
-_FIELDS: dict[type, Collection[str]] = {
-    of: frozenset(attrs.fields_dict(of)) for of in (Scoring, Query, Calibration, Generate)
+_FIELDS: dict[type, KeysView[str]] = {
+    of: attrs.fields_dict(of).keys() for of in (Scoring, Query, Calibration, Generate)
 }
 
 

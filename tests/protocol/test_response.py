@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from spinf_core.protocol.response import (
+    Answer,
+    CombinationResult,
+    ExtractionQueryResult,
+    ExtractionResult,
+    InputResult,
+    OptionResult,
+    QueryResult,
+    ScoreResponse,
+    Warning,
+    request_id,
+)
+from spinf_core.protocol.usage import (
+    ContentUsage,
+    ExtractionUsage,
+    GenerationUsage,
+    PacksUsage,
+    PromptTokensDetails,
+    ScoringUsage,
+    Timing,
+    Usage,
+)
+
+
+def usage(**optional: Any) -> Usage:
+    return Usage(
+        prompt_tokens=12,
+        completion_tokens=0,
+        prompt_tokens_details=PromptTokensDetails(content_tokens=5, text_tokens=5, query_tokens=4, floor_tokens=3),
+        inputs=1,
+        content=ContentUsage(tokens=5, text_tokens=5),
+        scoring=ScoringUsage(
+            queries=1, combinations=1, options=2, prompts=1, floor_prompts=1, query_tokens=4, floor_tokens=3
+        ),
+        processed_tokens=9,
+        **optional,
+    )
+
+
+def response(*results: InputResult, **fields: Any) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "id": "scr_0",
+        "created": 1_790_000_000,
+        "model": "m",
+        "system_fingerprint": "fp_0",
+        "results": results,
+        "usage": usage(),
+        "timing": Timing(wall_ms=1.5, queue_ms=0, compile_ms=0.25, score_ms=1, gpu_busy_ms=0),
+    }
+    return ScoreResponse(**members | fields).to_dict()
+
+
+def scored(option: OptionResult, residual: float = 0.0, floor_residual: float | None = None) -> InputResult:
+    return InputResult("0", (QueryResult("q", (CombinationResult({}, (option,), residual, floor_residual),)),))
+
+
+def test_the_response_has_exactly_the_documented_members() -> None:
+    result = scored(OptionResult(" yes", -0.9, 0.72, 0.6), 0.44, 0.9)
+    assert response(result) == {
+        "id": "scr_0",
+        "object": "score",
+        "created": 1790000000,
+        "model": "m",
+        "system_fingerprint": "fp_0",
+        "results": [
+            {
+                "input_id": "0",
+                "queries": [
+                    {
+                        "id": "q",
+                        "combinations": [
+                            {
+                                "values": {},
+                                "options": [{"text": " yes", "logprob": -0.9, "p": 0.72, "floor_p": 0.6}],
+                                "residual": 0.44,
+                                "floor_residual": 0.9,
+                            }
+                        ],
+                    }
+                ],
+            }
+        ],
+        "warnings": [],
+        "usage": {
+            "prompt_tokens": 12,
+            "completion_tokens": 0,
+            "total_tokens": 12,
+            "prompt_tokens_details": {"content_tokens": 5, "text_tokens": 5, "query_tokens": 4, "floor_tokens": 3},
+            "inputs": 1,
+            "content": {
+                "tokens": 5,
+                "text_tokens": 5,
+                "images": 0,
+                "image_tokens": 0,
+                "video_frames": 0,
+                "video_tokens": 0,
+                "audio_seconds": 0,
+                "audio_tokens": 0,
+            },
+            "scoring": {
+                "queries": 1,
+                "combinations": 1,
+                "options": 2,
+                "prompts": 1,
+                "floor_prompts": 1,
+                "query_tokens": 4,
+                "floor_tokens": 3,
+            },
+            "processed_tokens": 9,
+        },
+        "timing": {"wall_ms": 1.5, "queue_ms": 0, "compile_ms": 0.25, "score_ms": 1, "gpu_busy_ms": 0},
+    }
+
+
+def test_numbers_are_rounded_to_six_decimals() -> None:
+    option = response(scored(OptionResult("a", -1.23456789, 0.1234567, 2e-7)))["results"][0]["queries"][0][
+        "combinations"
+    ][0]["options"][0]
+    assert option == {"text": "a", "logprob": -1.234568, "p": 0.123457, "floor_p": 0.0}
+
+
+def test_a_logprob_that_rounds_to_zero_has_no_sign() -> None:
+    body = json.dumps(response(scored(OptionResult("a", -1e-9, 1.0))))
+    assert '"logprob": 0.0' in body
+
+
+def test_floors_that_were_not_read_are_null() -> None:
+    combination = response(scored(OptionResult("a", -1.0, 1.0)))["results"][0]["queries"][0]["combinations"][0]
+    assert combination["floor_residual"] is None
+    assert combination["options"][0]["floor_p"] is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_json_lacks_is_never_answered(bad: float) -> None:
+    for result in (
+        scored(OptionResult("a", bad, 1.0)),
+        scored(OptionResult("a", 0.0, bad)),
+        scored(OptionResult("a", 0.0, 1.0, bad)),
+        scored(OptionResult("a", 0.0, 1.0), bad),
+        scored(OptionResult("a", 0.0, 1.0), 0.0, bad),
+    ):
+        with pytest.raises(ValueError, match="cannot be answered"):
+            response(result)
+
+
+def test_optional_members_appear_when_they_are_there() -> None:
+    parts = usage(
+        extraction=ExtractionUsage(slots=1, text=1, number=0, currency=0, answers=2, decode_tokens=8),
+        generation=GenerationUsage(slots=1, sequences=2, max_tokens=100, generated_tokens=30),
+        packs=PacksUsage(count=1, query_tokens=7),
+    )
+    timing = Timing(wall_ms=1, queue_ms=0, compile_ms=0, score_ms=1, gpu_busy_ms=0, decode_ms=2)
+    body = response(InputResult("a", (), ({"id": "p"},)), endpoint="e", usage=parts, timing=timing)
+    assert (body["endpoint"], body["timing"]["decode_ms"]) == ("e", 2)
+    assert body["results"] == [{"input_id": "a", "queries": [], "packs": [{"id": "p"}]}]
+    assert body["usage"]["extraction"]["answers"] == 2
+    assert body["usage"]["generation"]["sequences"] == 2
+    assert body["usage"]["packs"] == {"count": 1, "query_tokens": 7}
+
+
+def test_answers_carry_what_their_kind_has() -> None:
+    number = ExtractionResult(
+        values={"x": "1"},
+        answers=(
+            Answer(text="$3", p=0.81, p_calibrated=0.9, value=3.0, currency="$"),
+            Answer(text="4", p=0.1, value=4),
+        ),
+        mass=0.91,
+        p_negative=0.0,
+    )
+    generated = ExtractionResult(values={}, answers=(Answer(text="So", finish="stop"),))
+    queries = (
+        ExtractionQueryResult("n", "currency", (number,)),
+        ExtractionQueryResult("g", "generated", (generated,)),
+    )
+    assert response(InputResult("0", queries))["results"][0]["queries"] == [
+        {
+            "id": "n",
+            "kind": "currency",
+            "combinations": [
+                {
+                    "values": {"x": "1"},
+                    "answers": [
+                        {"text": "$3", "p": 0.81, "p_calibrated": 0.9, "value": 3.0, "currency": "$"},
+                        {"text": "4", "p": 0.1, "value": 4.0},
+                    ],
+                    "mass": 0.91,
+                    "p_negative": 0.0,
+                }
+            ],
+        },
+        {
+            "id": "g",
+            "kind": "generated",
+            "combinations": [{"values": {}, "answers": [{"text": "So", "finish": "stop"}]}],
+        },
+    ]
+
+
+def test_warnings_name_their_input_and_query_or_null() -> None:
+    warning = Warning("low_option_mass", "text", input_id="0", query_id="q")
+    assert response(warnings=(warning, Warning("unknown_field", "text")))["warnings"] == [
+        {"code": "low_option_mass", "input_id": "0", "query_id": "q", "message": "text"},
+        {"code": "unknown_field", "input_id": None, "query_id": None, "message": "text"},
+    ]
+
+
+def test_results_keep_the_order_of_the_inputs() -> None:
+    results = response(*(InputResult(name, ()) for name in "cab"))["results"]
+    assert [result["input_id"] for result in results] == ["c", "a", "b"]
+
+
+def test_a_request_id_is_a_ulid() -> None:
+    identifier = request_id(1469918176385)  # the millisecond of the specification's example, 01ARYZ6S41
+    assert re.fullmatch(r"scr_01ARYZ6S41[0-9A-HJKMNP-TV-Z]{16}", identifier)
+
+
+def test_request_ids_sort_by_time_and_differ() -> None:
+    identifiers = [request_id(milliseconds) for milliseconds in (0, 1, 31, 32, 10**12, 2**48 - 1)]
+    assert identifiers == sorted(identifiers)
+    assert len({request_id(5) for _ in range(1000)}) == 1000
+    assert {len(identifier) for identifier in identifiers} == {30}
