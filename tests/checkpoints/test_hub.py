@@ -152,6 +152,15 @@ def test_offline_names_the_variable_and_the_command() -> None:
         resolve("org/tiny@main")
 
 
+def test_whatever_a_transfer_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks_off(*arguments: object, **options: object) -> str:
+        raise RuntimeError("peer closed the connection\nand more")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", breaks_off)
+    with pytest.raises(SetupError, match=r"org/tiny could not be fetched \(peer closed the connection\): check"):
+        resolve("org/tiny")
+
+
 def test_no_network_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(SetupError, match=r"org/tiny is not in the cache .*could not be reached .*check the network"):
