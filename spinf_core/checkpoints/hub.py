@@ -31,7 +31,7 @@ def snapshot(repo: str, revision: str, cache: Path | None, say: Say) -> tuple[Pa
     """
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError as error:
         raise SetupError(f"{repo}: the Hub needs huggingface_hub: pip install 'spinf-core[engine]'") from error
 
@@ -57,7 +57,9 @@ def snapshot(repo: str, revision: str, cache: Path | None, say: Say) -> tuple[Pa
     say(f"fetching {_at(repo, revision)} from the Hub")
     try:
         return download(local=False)
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except SetupError:
+        raise
+    except Exception as error:  # the library passes on whatever its HTTP client and its transfer backend raise
         raise SetupError(_explain(repo, revision, cache, error)) from error
 
 

@@ -1,0 +1,277 @@
+"""A checkpoint's tokenizer, for text that is never trusted: what a user typed cannot become a control token."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spinf_core.errors import SetupError
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as Backend
+
+# Added tokens that look like a conversation's markup, not like text: <|…|>, <|…>, <…|>, <name>, </name>, [NAME].
+_CONTROL = re.compile(r"<\|.*>|<.*\|>|</?[A-Za-z][\w:. -]*>|\[/?[A-Za-z][\w -]*\]", re.DOTALL)
+
+# Tags of HTML are text: Gemma's vocabulary has some as pieces, and was trained on pages that were not split there.
+_HTML = re.compile(
+    r"""</?(?:
+    a|abbr|b|big|blockquote|body|br|button|caption|center|cite|code|col|colgroup|dd|del|div|dl|dt|em|figure|font|footer|
+    form|h[1-6]|head|header|hr|html|i|img|input|ins|kbd|label|li|link|main|mark|meta|nav|ol|option|p|pre|q|s|samp|
+    script|section|select|small|span|strike|strong|style|sub|summary|sup|table|tbody|td|textarea|tfoot|th|thead|title|
+    tr|tt|u|ul|var|video
+    )>""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_BROKEN_BREAK = re.compile("[A-Za-z0-9][ Ġ▁]")
+"""A piece that spans a letter or digit and the space after it, in any way in which vocabularies write a space."""
+
+_PROBES = ("ab", "Word", "x1", "THE end", "a,b 7", "it's", "ab\n\ncd", "é9z", "你a", "a  b")
+
+_TOKENIZER_FILES = (
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+
+
+class Tokenizer:
+    """Encodes text without special tokens, with the spelling of special tokens split into ordinary characters.
+
+    Its methods may be called from several threads at once: nothing is changed after construction.
+
+    Args:
+        backend: a `tokenizers.Tokenizer`; it is changed and from then on belongs to this object.
+        bos: the token that stands before every text, where the model was trained with one.
+        eos: tokens that end a text.
+
+    Attributes:
+        bos: as given.
+        eos: as given.
+        control: ids of the tokens that no text can produce.
+        vocab_size: tokens, added ones included.
+
+    Raises:
+        SetupError: when the text of a control token still encodes to it.
+    """
+
+    def __init__(self, backend: Backend, *, bos: int | None = None, eos: Iterable[int] = ()) -> None:
+        self.bos = bos
+        self.eos = tuple(dict.fromkeys(eos))
+        # Truncation and padding are a batch's affair, and a post-processor would trim offsets and add special tokens.
+        backend.no_truncation()
+        backend.no_padding()
+        backend.post_processor = None
+        self._backend = backend
+        self.control = self._split_control()
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Tokenizer:
+        """Read a checkpoint's tokenizer.
+
+        `tokenizer.json` is read as it is. Other formats (`tokenizer.model`, `vocab.json` with `merges.txt`) are
+        converted by transformers once; the result is kept in spinf's cache, never in the checkpoint's folder.
+
+        BOS is the one that the tokenizer adds: `add_bos_token` in `tokenizer_config.json` decides, and without it
+        whether the tokenizer's own template puts it first. A `bos_token` that is merely named is not added.
+
+        Raises:
+            SetupError: where there is no tokenizer, or it cannot be read.
+        """
+        from tokenizers import Tokenizer as Backend
+
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            path = _converted(folder)
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises plain Exception
+            raise SetupError(f"checkpoint {folder}: {path.name} cannot be read: {error}") from error
+        settings = _read_optional(folder / "tokenizer_config.json")
+        config = _read_optional(folder / "config.json")
+        generation = _read_optional(folder / "generation_config.json")
+        return cls(
+            backend,
+            bos=_find_bos(folder, backend, settings, config),
+            eos=_find_eos(backend, settings, config, generation),
+        )
+
+    def _split_control(self) -> frozenset[int]:
+        """Make the spelling of control tokens ordinary text, and return their ids."""
+        from tokenizers import AddedToken
+
+        added = self._backend.get_added_tokens_decoder()
+        control = {
+            number: token for number, token in added.items() if token.special or _looks_like_control(token.content)
+        }
+        # Only tokens marked special are split, and the markup of conversations (`<think>`) often is not marked.
+        unmarked = [token.content for token in control.values() if not token.special]
+        self._backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in unmarked])
+        self._backend.encode_special_tokens = True
+
+        split = set(control)
+        for number, ids in zip(control, self.encode_batch([token.content for token in control.values()]), strict=True):
+            if number not in ids:
+                continue
+            if control[number].special:
+                raise SetupError(
+                    f"the tokenizer cannot split its control token {control[number].content!r}: text that spells it "
+                    "would act as the token, so this checkpoint cannot be served safely"
+                )
+            # The vocabulary's own merges make it from plain characters, so it was text in training too.
+            split.remove(number)
+        return frozenset(split)
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the tokenizer's canonical JSON and of its BOS, in hex."""
+        canonical = json.dumps([json.loads(self._backend.to_str()), self.bos], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text; no BOS, no control tokens."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, in parallel where the tokenizers library is allowed to."""
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_split(self, texts: Sequence[str], positions: Sequence[int]) -> list[tuple[list[int], int]]:
+        """Encode texts and say where in its tokens a break of each text lies.
+
+        Args:
+            texts: what to encode.
+            positions: for each text, a character position p that no token spans: where `breaks_at_spaces` holds, any p
+                with an ASCII letter or digit before it and a space at it; or 0, or the text's length.
+
+        Returns:
+            for each text its ids and how many of them lie before p.
+        """
+        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (ids := encoding.ids, _tokens_before(encoding, position, len(ids)))
+            for encoding, position in zip(encodings, positions, strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens spelled out."""
+        text: str = self._backend.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    @functools.cached_property
+    def breaks_at_spaces(self) -> bool:
+        """Whether a text may be cut between an ASCII letter or digit and a space, and its parts encoded apart.
+
+        True when no piece of the vocabulary spans such a break, so that no merge crosses it, and when nothing is added
+        or taken away at the ends of a text; the latter is checked on probes.
+        """
+        pieces = self._backend.get_vocab(with_added_tokens=False)
+        added = [
+            token.content for n, token in self._backend.get_added_tokens_decoder().items() if n not in self.control
+        ]
+        if any(map(_BROKEN_BREAK.search, (*pieces, *added))):
+            return False
+        return all(
+            self.encode(head + tail) == self.encode(head) + self.encode(tail)
+            for head in _PROBES
+            for tail in (" cd", "  cd ", " 12", " ", " \n", " é", " " + head)
+        ) and all(self.decode(self.encode(text)) == text for text in ("ab", " ab", "ab "))
+
+    @functools.cached_property
+    def splits_words(self) -> bool:
+        """Whether the pre-tokenizer always parts a word from a colon after it, so that no token spans the two."""
+        pre_tokenizer = self._backend.pre_tokenizer
+        if pre_tokenizer is None:
+            return False
+        words = ("word:", "Answer:", "x1:")
+        return all(pre_tokenizer.pre_tokenize_str(word)[-1][0] == ":" for word in words)
+
+
+def _tokens_before(encoding: Encoding, position: int, count: int) -> int:
+    token = encoding.char_to_token(position)
+    if token is not None:
+        return int(token)
+    # The position is the end of the text, or a normalizer took its character away.
+    return sum(end <= position for _, end in encoding.offsets) if count else 0
+
+
+def _looks_like_control(text: str) -> bool:
+    return _CONTROL.fullmatch(text) is not None and _HTML.fullmatch(text) is None
+
+
+def _find_bos(folder: Path, backend: Backend, settings: dict[str, Any], config: dict[str, Any]) -> int | None:
+    named = _token_text(settings.get("bos_token"))
+    bos = backend.token_to_id(named) if named is not None else _text_config(config).get("bos_token_id")
+    adds = settings.get("add_bos_token")
+    if adds is None:
+        return bos if bos is not None and backend.encode("a", add_special_tokens=True).ids[:1] == [bos] else None
+    if adds and bos is None:
+        raise SetupError(
+            f"checkpoint {folder}: tokenizer_config.json asks for a BOS token and names none that is known"
+        )
+    return bos if adds else None
+
+
+def _find_eos(backend: Backend, *configs: dict[str, Any]) -> list[int]:
+    found: list[int] = []
+    for config in configs:
+        text = _token_text(config.get("eos_token"))
+        if text is not None and (number := backend.token_to_id(text)) is not None:
+            found.append(number)
+        numbers = _text_config(config).get("eos_token_id")
+        found += numbers if isinstance(numbers, list) else [] if numbers is None else [numbers]
+    return found
+
+
+def _token_text(entry: object) -> str | None:
+    """A token of `tokenizer_config.json`, which is a string or a description with `content`."""
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) else None
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config that is about text; multimodal checkpoints nest it."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    from spinf_core.checkpoints.integrity import read_json
+
+    return read_json(path.parent, path.name) if path.is_file() else {}
+
+
+def _converted(folder: Path) -> Path:
+    """`tokenizer.json` made by transformers from a folder's other tokenizer files, kept in spinf's cache."""
+    from spinf_core.checkpoints.cache import cache_root, file_sha256, write_atomically
+
+    files = [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    if not any(path.name in ("tokenizer.model", "vocab.json", "vocab.txt") for path in files):
+        raise SetupError(
+            f"checkpoint {folder} has no tokenizer: tokenizer.json is missing, and so are tokenizer.model and "
+            "vocab.json; fetch it again with its tokenizer"
+        )
+    key = hashlib.sha256("\n".join(f"{path.name} {file_sha256(path)}" for path in files).encode()).hexdigest()
+    target = cache_root() / "tokenizers" / key[:32] / "tokenizer.json"
+    if not target.is_file():
+        from transformers import AutoTokenizer
+
+        try:
+            text = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer.to_str()
+        except Exception as error:  # transformers raises what its parts raise
+            raise SetupError(f"checkpoint {folder}: transformers cannot convert its tokenizer: {error}") from error
+        write_atomically(target, text)
+    return target
