@@ -205,16 +205,9 @@ def _nest_request_limits(table: dict[str, Any], fault: Fault) -> dict[str, Any]:
     return nested | {"request": {key: value for key, value in table.items() if key in request}}
 
 
-def manifest_files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """The TOML files of the folders that `SPINF_MANIFEST_DIRS` names, sorted within each.
-
-    Raises:
-        SetupError: for a folder that is not there.
-    """
-    for folder in filter(None, environ.get("SPINF_MANIFEST_DIRS", "").split(os.pathsep)):
-        if not Path(folder).is_dir():
-            raise SetupError(f"SPINF_MANIFEST_DIRS: {folder} is not a folder")
-        yield from sorted(Path(folder).glob("*.toml"))
+def manifest_folders(environ: Mapping[str, str]) -> list[Path]:
+    """The folders of further manifests that `SPINF_MANIFEST_DIRS` names, in its order."""
+    return [Path(folder).expanduser() for folder in environ.get("SPINF_MANIFEST_DIRS", "").split(os.pathsep) if folder]
 
 
 @attrs.frozen
