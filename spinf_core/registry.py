@@ -7,15 +7,15 @@ missing thing may be in one of them. Nothing is ever replaced by something else.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import attrs
 
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest, Manifests
-from spinf_core.records import Command, Frontend, MediaEmbedder, ModelStack, PackSource, QuantScheme
+from spinf_core.records import Command, Frontend, MediaEmbedder, ModelStack, PackSource, QuantScheme, Record
 from spinf_core.strict import nearest
 
 R = TypeVar("R", covariant=True)
@@ -103,6 +103,13 @@ class Plugins:
     failures: tuple[Failure, ...] = ()
     disabled: tuple[str, ...] = ()
 
+    def records(self) -> Iterator[Record]:
+        """Every record that may carry settings."""
+        groups = (self.stacks, self.schemes, self.embedders, self.pack_sources, self.frontends, self.commands)
+        for group in groups:
+            for item in group:
+                yield item.record
+
     def stack_for(self, model_type: str) -> Registered[ModelStack]:
         """The stack that runs checkpoints of this `model_type`.
 
@@ -170,12 +177,12 @@ class Plugins:
             SetupError: where there is none, or where two manifests claim the name.
         """
         found = self.manifests.find(name)
-        if found is not None:
-            return next(item for item in self.models if item.record is found)
-        known = [known for manifest in self.manifests for known in (manifest.id, *manifest.aliases)]
-        return self._missing("model", f"model {name!r}", name, known)
+        if found is None:
+            known = [known for manifest in self.manifests for known in (manifest.id, *manifest.aliases)]
+            self._missing("model", f"model {name!r}", name, known)
+        return next(item for item in self.models if item.record is found)
 
-    def _missing(self, kind: str, what: str, name: str, known: Iterable[str]) -> Any:
+    def _missing(self, kind: str, what: str, name: str, known: Iterable[str]) -> NoReturn:
         known = sorted(known)
         sentence = f"no {what} is installed"
         if distribution := FIRST_PARTY.get((kind, name)):

@@ -35,11 +35,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, or all of them where none is close."""
+    """The end of a sentence about an unknown name: the nearest known one, or a short list where none is close."""
     known = sorted(known)
     if found := nearest(name, known):
         return f"; the nearest known name is {found!r}"
-    return f"; known: {', '.join(known)}" if known else ""
+    return f"; known: {', '.join(known)}" if 0 < len(known) <= 15 else ""
 
 
 def hints(cls: type[attrs.AttrsInstance]) -> dict[str, Any]:
