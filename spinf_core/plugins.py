@@ -89,7 +89,7 @@ def discover(
         if not any(candidate.called([name]) for candidate in installed):
             near = suggestion(name, [candidate.plugin.name for candidate in installed])
             composer.fail(Plugin(name, "SPINF_PLUGINS", ""), f"no such plugin is installed{near}")
-    composer.load(sorted(chosen, key=lambda candidate: candidate.plugin.name))
+    composer.load(sorted(chosen, key=lambda candidate: (candidate.plugin.name, candidate.plugin.distribution)))
     composer.drain()
     composer.add_manifest_folders(manifest_folders(environ))
     plugins = composer.freeze(tuple(sorted(c.plugin.name for c in installed if c not in chosen)))

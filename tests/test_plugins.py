@@ -33,12 +33,12 @@ def causes(plugins: Plugins) -> dict[str, str]:
 
 
 def application(**records) -> tuple[str, object]:
-    """A plugin that an application passes itself."""
-    name = records.pop("name", "mine")
-    functions = {hook: hookimpl(lambda values=values: values) for hook, values in records.items()}
-    for hook, function in functions.items():
-        function.__defaults__ = None if not callable(records[hook]) else function.__defaults__
-    return name, SimpleNamespace(**functions)
+    """A plugin that an application passes itself, from its records by hook."""
+
+    def hook(values):
+        return hookimpl(lambda: values)
+
+    return "mine", SimpleNamespace(**{name: hook(values) for name, values in records.items()})
 
 
 # Loading
