@@ -86,7 +86,7 @@ def discover(
     chosen = [c for c in installed if not c.called(disabled) and (only is None or c.called(only))]
     chosen += [_Candidate(Plugin(name, "application", ""), partial(_given, module)) for name, module in extra]
     for name in only or ():
-        if not any(candidate.called([name]) for candidate in installed):
+        if name != CORE and not any(candidate.called([name]) for candidate in installed):
             near = suggestion(name, [candidate.plugin.name for candidate in installed])
             composer.fail(Plugin(name, "SPINF_PLUGINS", ""), f"no such plugin is installed{near}")
     composer.load(sorted(chosen, key=lambda candidate: (candidate.plugin.name, candidate.plugin.distribution)))

@@ -109,8 +109,7 @@ def _columns(labels: Sequence[str], width: int) -> tuple[int, int]:
     """The widths of the label column and of the longest bar. Where room is short, bars go first."""
     room = max(width - 4 - _NUMBERS - 2, _SHORTEST_LABEL)
     label = min(max(map(len, [*labels, "option"])), room)
-    bars = min(room - label - 2, _LONGEST_BAR)
-    return label, max(bars, 0)
+    return label, min(room - label, _LONGEST_BAR)
 
 
 def _number(value: float | None, sign: str = "") -> str:
