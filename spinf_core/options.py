@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -127,6 +128,7 @@ class Option:
         return str(self.metadata.get("env", "SPINF_" + self.name.upper()))
 
 
+@functools.cache
 def options(*tables: str) -> tuple[Option, ...]:
     """The settings of these tables, or of all, in the order of their classes."""
     found = []

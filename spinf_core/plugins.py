@@ -24,13 +24,24 @@ from spinf_core.errors import SetupError
 from spinf_core.hookspecs import PROJECT, SpinfSpecs
 from spinf_core.manifests import Manifest, Manifests, load_manifest, manifest_folders
 from spinf_core.records import API, Command, Frontend, MediaEmbedder, ModelStack, PackSource, QuantScheme, Record
-from spinf_core.registry import Failure, Plugin, Plugins, Registered, cause_of, core_version
+from spinf_core.registry import (
+    Failure,
+    Plugin,
+    Plugins,
+    Registered,
+    cause_of,
+    composition_table,
+    core_version,
+    load_factory,
+)
 from spinf_core.strict import TRUE, suggestion
 
-__all__ = ["Plugins", "discover"]
+__all__ = ["Failure", "Plugin", "Plugins", "Registered", "composition_table", "discover", "load_factory"]
 
 GROUP = "spinf"
 CORE = "core"
+APPLICATION = "application"
+MANIFEST_DIRS = "SPINF_MANIFEST_DIRS"
 
 # hook -> (the field of `Plugins` that its records fill, their class)
 HOOKS: dict[str, tuple[str, type]] = {
@@ -84,15 +95,16 @@ def discover(
     composer.register(Plugin(CORE, "spinf-core", core_version()), lambda: builtin)
     installed = list(_installed())
     chosen = [c for c in installed if not c.called(disabled) and (only is None or c.called(only))]
-    chosen += [_Candidate(Plugin(name, "application", ""), partial(_given, module)) for name, module in extra]
+    chosen += [_Candidate(Plugin(name, APPLICATION, ""), partial(_given, module)) for name, module in extra]
     for name in only or ():
         if name != CORE and not any(candidate.called([name]) for candidate in installed):
             near = suggestion(name, [candidate.plugin.name for candidate in installed])
-            composer.fail(Plugin(name, "SPINF_PLUGINS", ""), f"no such plugin is installed{near}")
+            how = "ask for installed plugins alone"
+            composer.fail(Plugin(name, "SPINF_PLUGINS", ""), f"no such plugin is installed{near}", how)
     composer.load(sorted(chosen, key=lambda candidate: (candidate.plugin.name, candidate.plugin.distribution)))
     composer.drain()
     composer.add_manifest_folders(manifest_folders(environ))
-    plugins = composer.freeze(tuple(sorted(c.plugin.name for c in installed if c not in chosen)))
+    plugins = composer.freeze(disabled=tuple(sorted(c.plugin.name for c in installed if c not in chosen)))
     if plugins.failures and (strict or environ.get("SPINF_STRICT_PLUGINS", "").strip().lower() in TRUE):
         raise SetupError("; ".join(map(str, plugins.failures)))
     return plugins
@@ -123,7 +135,8 @@ class _Composer:
         self._failures: list[Failure] = []
 
     def fail(self, plugin: Plugin, cause: str, how_to_disable: str = "") -> None:
-        how = how_to_disable or f"--no-plugin {plugin.name}, or SPINF_DISABLED_PLUGINS={plugin.name}"
+        """Record a failure."""
+        how = how_to_disable or _how_to_disable(plugin)
         self._failures.append(Failure(plugin.name, plugin.distribution, plugin.version, cause, how))
 
     def load(self, candidates: Iterable[_Candidate]) -> None:
@@ -176,15 +189,14 @@ class _Composer:
     def add_manifest_folders(self, folders: Iterable[Path]) -> None:
         """Add the manifests of folders that the user named."""
         for folder in folders:
-            source = Plugin("SPINF_MANIFEST_DIRS", str(folder), "")
-            how = f"take {folder} out of SPINF_MANIFEST_DIRS"
+            source = Plugin(MANIFEST_DIRS, str(folder), "")
             if not folder.is_dir():
-                self.fail(source, "is not a folder", how)
+                self.fail(source, "is not a folder")
             for path in sorted(folder.glob("*.toml")):
                 try:
                     manifest = load_manifest(path)
                 except SetupError as error:
-                    self.fail(source, str(error), how)
+                    self.fail(source, str(error))
                 else:
                     self._items["models"].append(Registered(manifest, source.name, str(path), ""))
 
@@ -240,18 +252,26 @@ class _Composer:
         return sentences
 
 
-def claims(record: Record | Manifest) -> set[tuple[str, str]]:
-    """What a record alone may be called by within its hook, as (what it is, its name)."""
+def claims(record: Record | Manifest) -> list[tuple[str, str]]:
+    """What a record alone may be called by within its hook, as (what it is, its name), each once."""
     if isinstance(record, Manifest):
-        return {("model", name) for name in record.names}
-    claimed = {(type(record).__name__, record.name)}
+        return [("model", name) for name in sorted(record.names)]
+    claimed = [(type(record).__name__, record.name)]
     if isinstance(record, ModelStack):
-        claimed |= {("family", record.family)} | {("model_type", kind) for kind in record.model_types}
+        claimed += [("family", record.family), *(("model_type", kind) for kind in record.model_types)]
     if isinstance(record, MediaEmbedder):
-        claimed |= {(f"{record.kind} embedder of the family", family) for family in record.families}
+        claimed += [(f"{record.kind} embedder of the family", family) for family in record.families]
     if isinstance(record, PackSource):
-        claimed.add(("pack source", f"{record.scheme}:"))
-    return claimed
+        claimed.append(("pack source", f"{record.scheme}:"))
+    return list(dict.fromkeys(claimed))
+
+
+def _how_to_disable(plugin: Plugin) -> str:
+    if plugin.name == MANIFEST_DIRS:
+        return f"take {plugin.distribution} out of {MANIFEST_DIRS}"
+    if plugin.distribution == APPLICATION:
+        return "leave it out of what the application passes to discover"
+    return f"--no-plugin {plugin.name}, or SPINF_DISABLED_PLUGINS={plugin.name}"
 
 
 def _check(record: Record) -> None:

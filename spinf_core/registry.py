@@ -20,24 +20,29 @@ from spinf_core.strict import nearest
 
 R = TypeVar("R", covariant=True)
 
-FIRST_PARTY: dict[tuple[str, str], str] = {
-    ("family", "llama"): "spinf-smollm2",
-    ("family", "gemma4"): "spinf-gemma4",
-    ("family", "gemma4_unified"): "spinf-gemma4",
-    ("family", "qwen3_5"): "spinf-qwen35",
-    ("family", "qwen3_5_text"): "spinf-qwen35",
-    ("family", "pplx"): "spinf-pplx",
-    ("model", "smollm2-135m"): "spinf-smollm2",
-    ("model", "spinf/gemma-4-12b-fp8"): "spinf-gemma4",
-    ("model", "spinf/gemma-4-31b-fp8"): "spinf-gemma4",
-    ("model", "spinf/qwen3.8-27b-int4"): "spinf-qwen35",
-    ("model", "spinf/pplx-decider-v1-27b-int4"): "spinf-pplx",
-    ("pack source", "github"): "spinf-packs-github",
-    ("scheme", "fp8s"): "spinf-quant-fp8s",
-    ("scheme", "fp8"): "spinf-quant-fp8s",
-    ("scheme", "fp8row"): "spinf-quant-fp8s",
+_FAMILIES = {
+    "spinf-smollm2": ("llama",),
+    "spinf-gemma4": ("gemma4", "gemma4_unified"),
+    "spinf-qwen35": ("qwen3_5", "qwen3_5_text"),
+    "spinf-pplx": ("pplx",),
 }
-"""The distribution that brings what is often asked for, by kind and name (a family's name or a `model_type`)."""
+_MODELS = {
+    "spinf-smollm2": ("smollm2-135m", "smollm2"),
+    "spinf-gemma4": (
+        *("spinf/gemma-4-12b-fp8", "spinf-12b", "google/gemma-4-12b", "gemma-4-12b"),
+        *("spinf/gemma-4-31b-fp8", "spinf-31b", "google/gemma-4-31b", "gemma-4-31b"),
+    ),
+    "spinf-qwen35": ("spinf/qwen3.8-27b-int4", "qwen3.8-27b-s"),
+    "spinf-pplx": ("spinf/pplx-decider-v1-27b-int4",),
+}
+
+FIRST_PARTY: dict[tuple[str, str], str] = {
+    **{("family", name): distribution for distribution, names in _FAMILIES.items() for name in names},
+    **{("model", name): distribution for distribution, names in _MODELS.items() for name in names},
+    **dict.fromkeys([("scheme", "fp8s"), ("scheme", "fp8"), ("scheme", "fp8row")], "spinf-quant-fp8s"),
+    ("pack source", "github"): "spinf-packs-github",
+}
+"""The distribution that brings what is often asked for, by kind and case-folded name (a family's or a `model_type`)."""
 
 
 @attrs.frozen
@@ -89,7 +94,14 @@ class Failure:
 
 @attrs.frozen(kw_only=True)
 class Plugins:
-    """A composition: everything that core and the loaded plugins registered. Built by `spinf_core.plugins.discover`."""
+    """A composition, built by `spinf_core.plugins.discover`: all that core and the loaded plugins registered.
+
+    Attributes:
+        loaded: the plugins, core first.
+        models: the served models with their provenance; `manifests` finds them by name.
+        failures: what could not be loaded or registered.
+        disabled: names of installed plugins that were left out.
+    """
 
     loaded: tuple[Plugin, ...] = ()
     stacks: tuple[Registered[ModelStack], ...] = ()
@@ -185,7 +197,7 @@ class Plugins:
     def _missing(self, kind: str, what: str, name: str, known: Iterable[str]) -> NoReturn:
         known = sorted(known)
         sentence = f"no {what} is installed"
-        if distribution := FIRST_PARTY.get((kind, name)):
+        if distribution := FIRST_PARTY.get((kind, name.casefold())):
             sentence += f"; pip install {distribution}"
         elif near := nearest(name, known):
             sentence += f"; the nearest is {near!r}"
@@ -193,6 +205,8 @@ class Plugins:
             sentence += f"; there is {', '.join(known)}"
         if self.failures:
             sentence += ". It may be in a plugin that failed: " + "; ".join(map(str, self.failures))
+        if self.disabled:
+            sentence += f". Left out: {', '.join(self.disabled)}"
         raise SetupError(sentence)
 
 

@@ -74,14 +74,10 @@ class Settings:
         Raises:
             SetupError: naming the key or variable, what was expected, and the nearest known name.
         """
-        table = dict(self.plugin_tables.get(record.name, {}))
-        where = f"{self.file}: [plugin.{record.name}]"
         if record.settings is None:
-            if table:
-                raise SetupError(
-                    f"{where}: {type(record).__name__} {record.name!r} takes no settings; remove the table"
-                )
             return None
+        table = dict(self.plugin_tables.get(record.name, {}))
+        where = f"{self.file}: [plugin.{record.name}]" if table else f"[plugin.{record.name}]"
         for name, hint in hints(record.settings).items():
             variable = variable_of(record, name)
             if text := self.variables.get(variable):
@@ -93,7 +89,7 @@ class Settings:
         changes: dict[str, dict[str, Any]] = {"engine": {}, "limits": {}}
         origins = dict(self.origins)
         for key, value in _of_manifest(manifest).items():
-            if self.origin(key).startswith(("default", "manifest ")):
+            if key not in self.origins:
                 table, name = key.split(".")
                 changes[table][name] = value
                 origins[key] = f"manifest {manifest.id}"

@@ -12,8 +12,8 @@ import pytest
 from spinf_core import Command, Manifest, ModelStack, PackSource, SetupError, hookimpl
 from spinf_core.hookspecs import SpinfSpecs
 from spinf_core.manifests import Source
-from spinf_core.plugins import HOOKS, Plugins, discover
-from spinf_core.registry import FIRST_PARTY, Registered, composition_table, load_factory
+from spinf_core.plugins import HOOKS, Plugins, Registered, composition_table, discover, load_factory
+from spinf_core.registry import FIRST_PARTY
 
 STACK = """
     from spinf_core import ModelStack, hookimpl
@@ -208,6 +208,12 @@ def test_a_model_type_is_one_stacks_alone():
     assert "model_type 'shared'" in causes(plugins)["mine"]
 
 
+def test_a_stack_that_names_a_model_type_twice_does_not_contradict_itself():
+    stack = ModelStack(name="a", summary="", family="a", model_types=("a", "a"), factory="json:loads")
+
+    assert found(only=(), extra=[application(spinf_model_stacks=[stack])]).stack_for("a").record is stack
+
+
 def test_a_pack_scheme_is_one_sources_alone():
     sources = [PackSource(name=name, summary="", scheme="bucket", factory="json:loads") for name in "ab"]
 
@@ -334,6 +340,7 @@ def test_what_is_missing_quotes_the_plugins_that_failed(distribution):
         ("scheme", "fp8row", "pip install spinf-quant-fp8s"),
         ("pack_source", "github", "pip install spinf-packs-github"),
         ("model", "spinf/pplx-decider-v1-27b-int4", "pip install spinf-pplx"),
+        ("model", "google/gemma-4-12B", "pip install spinf-gemma4"),
         ("command", "plugin", "the nearest is 'plugins'"),
         ("frontend", "grpc", "no front end 'grpc' is installed"),
     ],
@@ -342,6 +349,12 @@ def test_what_is_missing_says_what_would_bring_it(look_up, name, help):
     with pytest.raises(SetupError) as error:
         getattr(found(only=()), look_up)(name)
     assert help in str(error.value)
+
+
+@pytest.mark.usefixtures("two_good")
+def test_what_is_missing_names_the_plugins_left_out():
+    with pytest.raises(SetupError, match=r"Left out: .*first"):
+        found(disabled=["first"]).stack_for("first_text")
 
 
 def test_distributions_that_are_recommended_follow_the_naming_of_this_project():
@@ -379,7 +392,9 @@ def test_folders_of_manifests_are_read_and_their_faults_recorded(tmp_path: Path)
     plugins = discover(only=(), environ={"SPINF_MANIFEST_DIRS": str(tmp_path)})
 
     assert plugins.model("A").distribution == str(tmp_path / "a.toml")
-    assert "b.toml: famly" in plugins.failures[0].cause
+    (failure,) = plugins.failures
+    assert "b.toml: famly" in failure.cause
+    assert failure.how_to_disable == f"take {tmp_path} out of SPINF_MANIFEST_DIRS"
 
 
 def test_a_model_of_an_application_is_found_by_alias_in_any_case():

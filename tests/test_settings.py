@@ -89,6 +89,13 @@ def test_each_layer_gives_way_to_the_one_above(tmp_path):
     assert quant("manifest", "file", "environ", "flags") == ("flag", "--quant")
 
 
+def test_a_file_of_any_name_lies_above_the_manifest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("default.toml").write_text('[engine]\nquant = "file"')
+
+    assert load_settings(file=Path("default.toml"), environ={}, manifest=MANIFEST).engine.quant == "file"
+
+
 def test_a_manifest_found_later_still_lies_below_everything_but_defaults():
     settings = load_settings(environ={"SPINF_TOKEN_BUDGET": "4096"}).with_manifest(MANIFEST)
 
@@ -284,6 +291,17 @@ def test_a_record_without_settings_gets_none():
 )
 def test_a_wrong_table_of_a_plugin_is_refused_naming_the_nearest(tmp_path, text, expected):
     assert expected in fault(file=toml(tmp_path, text), plugins=with_record())
+
+
+def test_a_setting_that_a_plugin_requires_and_nobody_gives_is_named():
+    @attrs.frozen
+    class Required:
+        place: str
+
+    plugins = with_record(settings=Required)
+
+    with pytest.raises(SetupError, match=r"^\[plugin\.my-report\] place: is missing"):
+        load_settings(environ={}, plugins=plugins).of_record(plugins.commands[0].record)
 
 
 def test_a_wrong_variable_of_a_plugin_is_named():

@@ -24,6 +24,9 @@ SETUP = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+# The flag itself is taken out before any parser sees it; parsers know it for the sake of their help.
+NO_PLUGIN_HELP = "leave a plugin out; may come again (SPINF_DISABLED_PLUGINS)"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `spinf` with these arguments and return its exit status.
@@ -70,6 +73,7 @@ def _run_command(name: str, argv: Sequence[str], compose: Callable[[], Plugins])
     if not (hasattr(implementation, "configure") and hasattr(implementation, "run")):
         raise SetupError(f"command {name!r} of {command.origin}: {command.record.factory} lacks configure or run")
     parser = argparse.ArgumentParser(prog=f"spinf {name}", description=command.record.summary, allow_abbrev=False)
+    parser.add_argument("--no-plugin", metavar="NAME", help=NO_PLUGIN_HELP)
     implementation.configure(parser)
     arguments = parser.parse_args(argv)
     arguments.compose = compose
