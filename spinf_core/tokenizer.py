@@ -144,6 +144,11 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids of a text and the character at which each begins; tokens that share a character share its position."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, in parallel where the tokenizers library is allowed to."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]

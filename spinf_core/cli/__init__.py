@@ -1,0 +1,1 @@
+"""The command line, `spinf`: one module per command. It imports the engine only when a command runs it."""

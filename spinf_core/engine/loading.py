@@ -168,10 +168,20 @@ def _scheme(
         assert manifest is not None
         raise SetupError(f"model {manifest.id} runs with {', '.join(allowed)}, not with {name!r} ({settings.origin('engine.quant')})")
     registered = plugins.scheme(name)
-    if device.type not in registered.record.devices:
+    lacking = [need for need in registered.record.requires if need not in _offers(device)]
+    if lacking:
         raise SetupError(
-            f"scheme {name} of {registered.origin} runs on {' and '.join(registered.record.devices)}, not on {device.type}"
+            f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which {fingerprint.device_name(device)} lacks; "
+            "leave --quant out, or choose fp32 or bf16"
         )
     context = SchemeContext(name=name, device=device, settings=settings.of_record(registered.record))
     scheme: Scheme = load_factory(registered)(context)
     return registered, scheme
+
+
+def _offers(device: torch.device) -> set[str]:
+    """What a scheme's `requires` may name on this device."""
+    if device.type != "cuda":
+        return {device.type}
+    fp8 = torch.cuda.get_device_capability(device) >= (8, 9)
+    return {"cuda", "fp8"} if fp8 else {"cuda"}

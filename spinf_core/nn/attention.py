@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from spinf_core.nn.activation import sigmoid
 from spinf_core.nn.layout import PATH_TILE, BranchRows, Tiles, TreeLayout
 from spinf_core.stack import CONTENT_TILE
 
@@ -70,8 +71,7 @@ class TreeAttention:
         for rows in self.layout.branches:
             span = slice(rows.start, rows.stop)
             content_out[span], content_lse[span] = self._branches(q, keys, values, rows, scale, window)
-        # Not torch.sigmoid: on the CPU its bits depend on where a number lies in the array, those of exp do not.
-        share = (1 / (1 + torch.exp(path_lse - content_lse)))[..., None]
+        share = sigmoid(content_lse - path_lse)[..., None]
         return torch.lerp(out.float(), content_out.float(), share).to(out.dtype)
 
     def _tile(

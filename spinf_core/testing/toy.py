@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
+from spinf_core.nn.activation import sigmoid, silu
 from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.delta import tree_delta_rule
 from spinf_core.nn.head import LMHead
@@ -49,7 +50,7 @@ def toy_tokenizer(bos: bool = False) -> Tokenizer:
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     raw.decoder = decoders.ByteLevel()
     raw.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<|end|>", "<|begin|>")])
-    return Tokenizer(raw, bos=1 if bos else None)
+    return Tokenizer(raw, bos=1 if bos else None, eos=(0,))
 
 
 class ToyModel(Model):
@@ -134,9 +135,9 @@ class ToyModel(Model):
 
     @staticmethod
     def _delta_terms(mixed: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        q, k, v = F.silu(mixed).view(len(mixed), 3, HEADS, HEAD_DIM).unbind(1)
+        q, k, v = silu(mixed).view(len(mixed), 3, HEADS, HEAD_DIM).unbind(1)
         g, beta = gates.chunk(2, dim=-1)
-        return F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, -F.softplus(g), torch.sigmoid(beta)
+        return F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, -torch.log1p(torch.exp(g)), sigmoid(beta)
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """See `Model.read`."""

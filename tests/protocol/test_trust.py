@@ -37,7 +37,7 @@ def test_the_limits_are_the_documented_ones() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, True, "5", 5.0, None])
 def test_a_limit_of_the_server_must_be_a_positive_integer(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"max_options .* positive integer"):
+    with pytest.raises((TypeError, ValueError), match=r"max_options: expected"):
         Limits(max_options=value)
 
 

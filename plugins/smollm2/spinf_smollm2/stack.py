@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import torch
 from spinf_core.errors import SetupError
+from spinf_core.nn.activation import silu
 from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
@@ -102,7 +103,7 @@ class Block:
     def feed_forward(self, x: Tensor) -> Tensor:
         """[N, hidden] -> [N, hidden]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(write(F.silu(gate) * up, self.down.input_format))
+        return self.down(write(silu(gate) * up, self.down.input_format))
 
 
 class Llama(Model):

@@ -1,0 +1,31 @@
+"""Core's own records, registered through the same hooks as everyone's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spinf_core.hookspecs import hookimpl
+from spinf_core.records import Command, QuantScheme
+
+COMMANDS: tuple[Command, ...] = (
+    Command(name="score", summary="Score a request read from a file.", factory="spinf_core.cli:score"),
+    Command(name="models", summary="List the models that can be served.", factory="spinf_core.cli:models"),
+    Command(name="plugins", summary="List plugins and what they register.", factory="spinf_core.cli:plugins"),
+)
+
+
+@hookimpl
+def spinf_commands() -> Iterable[Command]:
+    """The commands that need no plugin."""
+    return COMMANDS
+
+
+@hookimpl
+def spinf_quant_schemes() -> Iterable[QuantScheme]:
+    """The schemes that run on any device."""
+    yield QuantScheme(
+        name="fp32", summary="Weights and activations in float32.", factory="spinf_core.quant.unquantized:build"
+    )
+    yield QuantScheme(
+        name="bf16", summary="Weights and activations in bfloat16.", factory="spinf_core.quant.unquantized:build"
+    )

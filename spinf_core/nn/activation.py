@@ -1,0 +1,25 @@
+"""Activations whose bits do not depend on where in an array a number lies."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def silu(x: Tensor) -> Tensor:
+    """x · sigmoid(x) (Elfwing et al. 2018).
+
+    In float32 on a CPU torch's own kernel treats the last few numbers of a thread's share by another formula, so that a bit
+    may depend on the size of the pass; exp and division do not.
+    """
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        return x / (1 + torch.exp(-x))
+    return F.silu(x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(−x)); the same caveat holds."""
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        return 1 / (1 + torch.exp(-x))
+    return torch.sigmoid(x)
