@@ -23,9 +23,5 @@ def spinf_commands() -> Iterable[Command]:
 @hookimpl
 def spinf_quant_schemes() -> Iterable[QuantScheme]:
     """The schemes that run on any device."""
-    yield QuantScheme(
-        name="fp32", summary="Weights and activations in float32.", factory="spinf_core.quant.unquantized:build"
-    )
-    yield QuantScheme(
-        name="bf16", summary="Weights and activations in bfloat16.", factory="spinf_core.quant.unquantized:build"
-    )
+    yield QuantScheme(name="fp32", summary="Weights and activations in float32.", factory="spinf_core.quant.unquantized:build")
+    yield QuantScheme(name="bf16", summary="Weights and activations in bfloat16.", factory="spinf_core.quant.unquantized:build")

@@ -129,9 +129,7 @@ class Plugins:
             SetupError: where none does.
         """
         known = {kind: item for item in self.stacks for kind in item.record.model_types}
-        return known.get(model_type) or self._missing(
-            "family", f"stack for model_type {model_type!r}", model_type, known
-        )
+        return known.get(model_type) or self._missing("family", f"stack for model_type {model_type!r}", model_type, known)
 
     def stack_of_family(self, family: str) -> Registered[ModelStack]:
         """The stack of this family.

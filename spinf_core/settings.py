@@ -168,9 +168,7 @@ def unknown_variables(variables: Mapping[str, str], plugins: Plugins) -> tuple[s
         if record.settings is not None:
             known |= {variable_of(record, field) for field in hints(record.settings)}
     return tuple(
-        f"{name} is set, and nothing reads it{suggestion(name, known)}"
-        for name in sorted(variables)
-        if name not in known
+        f"{name} is set, and nothing reads it{suggestion(name, known)}" for name in sorted(variables) if name not in known
     )
 
 

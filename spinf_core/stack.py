@@ -131,9 +131,7 @@ class Model(ABC):
     dtype: torch.dtype
 
     @abstractmethod
-    def forward(
-        self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None
-    ) -> tuple[Tensor, State | None]:
+    def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """Run a pass.
 
         Args:

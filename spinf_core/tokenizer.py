@@ -112,9 +112,7 @@ class Tokenizer:
         from tokenizers import AddedToken
 
         added = self._backend.get_added_tokens_decoder()
-        control = {
-            number: token for number, token in added.items() if token.special or _looks_like_control(token.content)
-        }
+        control = {number: token for number, token in added.items() if token.special or _looks_like_control(token.content)}
         # Only tokens marked special are split, and the markup of conversations (`<think>`) often is not marked.
         unmarked = [token.content for token in control.values() if not token.special]
         self._backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in unmarked])
@@ -183,9 +181,7 @@ class Tokenizer:
         or taken away at the ends of a text; the latter is checked on probes.
         """
         pieces = self._backend.get_vocab(with_added_tokens=False)
-        added = [
-            token.content for n, token in self._backend.get_added_tokens_decoder().items() if n not in self.control
-        ]
+        added = [token.content for n, token in self._backend.get_added_tokens_decoder().items() if n not in self.control]
         if any(map(_BROKEN_BREAK.search, (*pieces, *added))):
             return False
         return all(
@@ -223,9 +219,7 @@ def _find_bos(folder: Path, backend: Backend, settings: dict[str, Any], config: 
     if adds is None:
         return bos if bos is not None and backend.encode("a", add_special_tokens=True).ids[:1] == [bos] else None
     if adds and bos is None:
-        raise SetupError(
-            f"checkpoint {folder}: tokenizer_config.json asks for a BOS token and names none that is known"
-        )
+        raise SetupError(f"checkpoint {folder}: tokenizer_config.json asks for a BOS token and names none that is known")
     return bos if adds else None
 
 

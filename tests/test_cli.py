@@ -202,9 +202,7 @@ def test_the_listing_of_plugins_for_programs(capsys):
 @pytest.fixture
 def models(monkeypatch, tmp_path):
     (tmp_path / "small.toml").write_text(
-        'id = "smollm2-135m"\naliases = ["smollm2"]\nfamily = "absent"\n[source]\nrepo = "o/n"\nrevision = "'
-        + "a" * 40
-        + '"'
+        'id = "smollm2-135m"\naliases = ["smollm2"]\nfamily = "absent"\n[source]\nrepo = "o/n"\nrevision = "' + "a" * 40 + '"'
     )
     monkeypatch.setenv("SPINF_MANIFEST_DIRS", str(tmp_path))
     monkeypatch.setenv("SPINF_PLUGINS", "core")

@@ -43,9 +43,7 @@ def response(**changes):
 
 
 def with_combination(**combination):
-    return response(
-        results=[{"input_id": "0", "queries": [{"id": "q", "combinations": [{"values": {}, **combination}]}]}]
-    )
+    return response(results=[{"input_id": "0", "queries": [{"id": "q", "combinations": [{"values": {}, **combination}]}]}])
 
 
 def test_a_query_is_shown_with_p_floor_and_lift():
@@ -65,9 +63,7 @@ def test_a_query_is_shown_with_p_floor_and_lift():
 
 
 def test_without_floors_there_is_no_lift():
-    text = render(
-        with_combination(options=[{"text": "a", "p": 1.0, "floor_p": None}], residual=0.0, floor_residual=None)
-    )
+    text = render(with_combination(options=[{"text": "a", "p": 1.0, "floor_p": None}], residual=0.0, floor_residual=None))
 
     assert '"a"      1.0000        –         –' in text
     assert "residual 0.0000\n" in text
@@ -127,8 +123,6 @@ def test_what_would_steer_the_terminal_is_spelled_out():
     assert "\\u001b[2J" in text
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"), [(0, ""), (1, "████"), (0.5, "██"), (0.53125, "██▏"), (2, "████"), (-1, "")]
-)
+@pytest.mark.parametrize(("share", "expected"), [(0, ""), (1, "████"), (0.5, "██"), (0.53125, "██▏"), (2, "████"), (-1, "")])
 def test_a_bar_is_as_long_as_its_share(share, expected):
     assert bar(share, 4) == expected

@@ -62,9 +62,7 @@ def test_every_file_is_valid(block, tmp_path):
 
 
 def test_the_hello_plugin_runs_as_its_page_says(distribution, capsys):
-    plugin, command = (
-        next(b for b in blocks("python") if b.startswith(f"# spinf_hello/{n}.py")) for n in ("plugin", "hello")
-    )
+    plugin, command = (next(b for b in blocks("python") if b.startswith(f"# spinf_hello/{n}.py")) for n in ("plugin", "hello"))
     modules = {"hello_plugin": plugin.replace("spinf_hello.hello", "hello_command"), "hello_command": command}
     distribution("spinf-hello", "0.1.0", {"hello": "hello_plugin"}, modules)
 

@@ -198,9 +198,7 @@ def test_two_distributions_that_claim_one_name_are_both_refused_naming_both(dist
 
 
 def test_a_model_type_is_one_stacks_alone():
-    stacks = [
-        ModelStack(name=name, summary="", family=name, model_types=("shared",), factory="json:loads") for name in "ab"
-    ]
+    stacks = [ModelStack(name=name, summary="", family=name, model_types=("shared",), factory="json:loads") for name in "ab"]
 
     plugins = found(only=(), extra=[application(spinf_model_stacks=stacks)])
 

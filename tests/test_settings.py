@@ -11,7 +11,6 @@ import pytest
 
 from spinf_core import Command, Manifest, SetupError
 from spinf_core.cli.flags import add_flags, given_flags
-from spinf_core.limits import Limits
 from spinf_core.manifests import ModelLimits, QuantChoice, Source
 from spinf_core.options import TABLES, options
 from spinf_core.plugins import Plugins, Registered
@@ -153,8 +152,7 @@ def test_flags_and_variables_follow_the_names_of_settings_but_for_a_few():
         option.key
         for option in options()
         if option.env
-        != "SPINF_"
-        + re.sub(r"\W", "_", next(iter(option.flags), "--?").removeprefix("--")).upper().replace("NO_", "", 1)
+        != "SPINF_" + re.sub(r"\W", "_", next(iter(option.flags), "--?").removeprefix("--")).upper().replace("NO_", "", 1)
     }
 
     assert odd == {"engine.model", "server.trusted_token", "features.official_source"}
@@ -223,9 +221,7 @@ def test_a_wrong_flag_is_named_with_what_was_expected():
 
 
 def test_an_unknown_setting_is_named_with_the_nearest():
-    assert fault(flags={"server.que": "1"}) == (
-        "there is no setting 'server.que'; the nearest known name is 'server.queue'"
-    )
+    assert fault(flags={"server.que": "1"}) == ("there is no setting 'server.que'; the nearest known name is 'server.queue'")
 
 
 @pytest.mark.parametrize(

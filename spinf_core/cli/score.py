@@ -21,9 +21,7 @@ from spinf_core.settings import load_settings, settings_file
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("request", metavar="REQUEST.json", help="file that holds the request; - reads standard input")
-    parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help="id or alias of a model, a checkpoint folder, or a Hub id"
-    )
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="id or alias of a model, a checkpoint folder, or a Hub id")
     parser.add_argument("--table", action="store_true", help="print a table for people instead of JSON")
     parser.add_argument("--pretty", action="store_true", help="indent the JSON")
     add_flags(parser, ("engine", "limits"))

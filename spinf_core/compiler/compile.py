@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from spinf_core.compiler.content import (
-    Content,
     Joiner,
     TemplateTokens,
     cut_content,
@@ -78,9 +77,7 @@ class CompiledRequest:
 
     def floor_job(self, numbers: Sequence[int]) -> Job:
         """The job of some of the floors: branches without a content."""
-        return build_job(
-            self.bos, [self.floor_branches[n] for n in numbers], [self.floor_plans[n] for n in numbers]
-        )
+        return build_job(self.bos, [self.floor_branches[n] for n in numbers], [self.floor_plans[n] for n in numbers])
 
 
 class Compiler:
@@ -208,9 +205,7 @@ class _Compilation:
             if not (template.ids or self.bos):
                 raise _nothing_to_read(query)
             number = self.floors[key] = len(self.floors)
-            plan = self.options.plan(
-                template.text, query.options, query.case_insensitive, f"{query.param}.options"
-            )
+            plan = self.options.plan(template.text, query.options, query.case_insensitive, f"{query.param}.options")
             self.floor_plans.append(plan)
             self.floor_branches.append(template.ids)
             self.floor_tokens += len(template.ids) + plan.tokens_after_first

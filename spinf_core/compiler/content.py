@@ -97,8 +97,7 @@ def tokenize_templates(texts: list[str], tokenizer: Tokenizer) -> list[TemplateT
     breaks = [space_break(text) for text in texts]
     encoded = tokenizer.encode_split(texts, breaks)
     return [
-        TemplateTokens(text, tuple(ids), at, before)
-        for text, at, (ids, before) in zip(texts, breaks, encoded, strict=True)
+        TemplateTokens(text, tuple(ids), at, before) for text, at, (ids, before) in zip(texts, breaks, encoded, strict=True)
     ]
 
 

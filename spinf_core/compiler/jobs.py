@@ -75,15 +75,15 @@ def build_job(content: Sequence[int], branches: Sequence[Sequence[int]], plans: 
     groups, nodes, columns = [], [], []
     first = 0
     for plan, numbers in by_plan.values():
-        questions = np.array(numbers, np.int32)
-        last = trie.last(questions)
+        mine = np.array(numbers, np.int32)
+        last = trie.last(mine)
         parts = [np.repeat(last[:, None], len(plan.single_column), axis=1)]
         for (_, tokens), sequence in zip(plan.chains, lead_ins.get(id(plan), ()), strict=True):
-            positions = trie.length[questions][:, None] + np.arange(len(tokens) - 1)
+            positions = trie.length[mine][:, None] + np.arange(len(tokens) - 1)
             parts += [last[:, None], trie.node_at[np.array(sequence)[:, None], positions]]
         nodes.append(np.concatenate(parts, axis=1).ravel())
         columns.append(np.tile(plan.columns, len(numbers)))
-        groups.append(QuestionGroup(plan, questions, first))
+        groups.append(QuestionGroup(plan, mine, first))
         first += len(numbers) * plan.width
     return Job(
         content=np.asarray(content, np.int32),

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from threading import Lock
 
 import attrs
+import numpy as np
 from numpy.typing import NDArray
 
 from spinf_core.compiler.compile import FloorKey
@@ -22,8 +23,8 @@ class QuestionScore:
         residual: 1 − the mass of the union of the options.
     """
 
-    logprob: NDArray
-    p: NDArray
+    logprob: NDArray[np.float64]
+    p: NDArray[np.float64]
     residual: float
 
 

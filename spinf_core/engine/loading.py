@@ -166,13 +166,15 @@ def _scheme(
     allowed = manifest.quant.allowed if manifest else ()
     if allowed and name not in allowed:
         assert manifest is not None
-        raise SetupError(f"model {manifest.id} runs with {', '.join(allowed)}, not with {name!r} ({settings.origin('engine.quant')})")
+        raise SetupError(
+            f"model {manifest.id} runs with {', '.join(allowed)}, not with {name!r} ({settings.origin('engine.quant')})"
+        )
     registered = plugins.scheme(name)
     lacking = [need for need in registered.record.requires if need not in _offers(device)]
     if lacking:
         raise SetupError(
-            f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which {fingerprint.device_name(device)} lacks; "
-            "leave --quant out, or choose fp32 or bf16"
+            f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which "
+            f"{fingerprint.device_name(device)} lacks; leave --quant out, or choose fp32 or bf16"
         )
     context = SchemeContext(name=name, device=device, settings=settings.of_record(registered.record))
     scheme: Scheme = load_factory(registered)(context)

@@ -1,0 +1,1 @@
+"""Decoding of images, audio and frames, and the interface of embedders."""

@@ -1,9 +1,9 @@
 """Tree attention on the CPU: every row against its own path, and nothing else.
 
 softmax(q kᵀ · scale) v (Vaswani et al. 2017, eq. 1) over a row's content and its own path after the cut, computed in two parts
-that are joined by their log-sum-exps (Dao et al. 2022, «FlashAttention», section 3.1). Each part runs torch's CPU flash kernel on
-tiles whose shape and lane follow from the row's depth alone (see `layout`), so that a row's bits do not depend on what else is in
-the pass. Grouped query heads are folded into the lanes of a tile: their keys are read once.
+that are joined by their log-sum-exps (Dao et al. 2022, «FlashAttention», section 3.1). Each part runs torch's CPU flash kernel
+on tiles whose shape and lane follow from the row's depth alone (see `layout`), so that a row's bits do not depend on what else
+is in the pass. Grouped query heads are folded into the lanes of a tile: their keys are read once.
 """
 
 from __future__ import annotations
@@ -136,10 +136,7 @@ def _attend(
     lanes = lanes.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, group * width, head_dim)
 
     def read(source: Tensor) -> Tensor:
-        if isinstance(index, int):
-            some = source[index : index + key_count]
-        else:
-            some = source.index_select(0, index.view(-1))
+        some = source[index:][:key_count] if isinstance(index, int) else source.index_select(0, index.view(-1))
         return some.view(-1, key_count, kv_heads, head_dim).transpose(1, 2).expand(batch, -1, -1, -1)
 
     out, lse = _flash(lanes, read(keys), read(values), 0.0, False, attn_mask=mask, scale=scale)

@@ -2,8 +2,8 @@
 
 With decay α = exp(g), the state S [Dk, Dv] of a head and its output follow
     S ← α S + k (β (v − kᵀ α S))ᵀ,   o = Sᵀ q.
-A content runs in chunks of `CONTENT_TILE` counted from depth 0; a row after the cut runs the recurrence from its parent's state.
-Everything is float32.
+A content runs in chunks of `CONTENT_TILE` counted from depth 0; a row after the cut runs the recurrence from its parent's
+state. Everything is float32.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from spinf_core.nn.layout import TreeLayout
 from spinf_core.stack import CONTENT_TILE
 
 
-def chunked_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def chunked_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Run L consecutive rows in chunks (the WY form: Yang et al. 2024, section 3.3).
 
     Args:
@@ -50,9 +48,7 @@ def chunked_delta_rule(
     return torch.cat([out.transpose(0, 1) for out in outputs])[:length], state
 
 
-def delta_step(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def delta_step(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """One row of each of R paths: q, k [R, H, Dk], v [R, H, Dv], g, beta [R, H], state [R, H, Dk, Dv] of their parents."""
     state = g.exp()[..., None, None] * state
     read = (state * k[..., None]).sum(-2)

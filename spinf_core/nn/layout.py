@@ -3,8 +3,8 @@
 Rows are named in one space: stored rows of the past first [0, P), then the rows of the pass [P, P + N), then one row of zeros
 [P + N] that fills the unused lanes of a tile.
 
-What a row's arithmetic may depend on is its own path alone. So content rows sit in tiles of `CONTENT_TILE` lanes by depth, and a
-row after the cut sits in the lane of a `PATH_TILE` by its depth after the cut, between its own ancestors and any of its
+What a row's arithmetic may depend on is its own path alone. So content rows sit in tiles of `CONTENT_TILE` lanes by depth, and
+a row after the cut sits in the lane of a `PATH_TILE` by its depth after the cut, between its own ancestors and any of its
 descendants: neither its lane nor the number of keys that its tile reads depends on its siblings.
 """
 
@@ -215,7 +215,7 @@ def _content_tiles(
         for first in range(0, len(jobs), step):
             some = jobs[first : first + step]
             keys = np.stack([keys for _, keys in some])
-            tiles.append(_content_batch([lanes for lanes, _ in some], keys, keys.shape[1], device))
+            tiles.append(_content_batch([lanes for lanes, _ in some], keys, (tile + 1) * CONTENT_TILE, device))
     return tiles
 
 
@@ -297,9 +297,7 @@ def _paths(
     return paths
 
 
-def _branch_rows(
-    pass_: Pass, content_index: tuple[IntArray, ...], stored: int, device: torch.device
-) -> list[BranchRows]:
+def _branch_rows(pass_: Pass, content_index: tuple[IntArray, ...], stored: int, device: torch.device) -> list[BranchRows]:
     groups = []
     for (start, cut_row, stop), index in zip(pass_.segments, content_index, strict=True):
         if cut_row == stop or not len(index):

@@ -1,4 +1,4 @@
-"""The state that stacks made of `nn` keep: per layer, values of stored rows (keys and values) and of kept rows (recurrences)."""
+"""The state that stacks made of `nn` keep: per layer, values of stored rows (keys, values) and of kept rows (recurrences)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spinf_core.nn.layout import KeptPaths
 from spinf_core.stack import IntArray, Pass, State
+
+Index = NDArray[np.int64]
 
 
 @attrs.frozen(eq=False)
@@ -74,7 +77,7 @@ class PathState(State):
         self.rows = 0
 
 
-def _compact(paths: KeptPaths) -> tuple[KeptPaths, IntArray]:
+def _compact(paths: KeptPaths) -> tuple[KeptPaths, Index]:
     """The same paths over only the stored rows that they need, and which those were."""
     content = [np.arange(first, first + count) for first, count in paths.content]
     used = np.unique(np.concatenate([*content, *paths.tails, np.empty(0, np.int64)]).astype(np.int64))
@@ -86,7 +89,7 @@ def _compact(paths: KeptPaths) -> tuple[KeptPaths, IntArray]:
 
 def keep_paths(
     pass_: Pass, content_index: Sequence[IntArray], previous: IntArray, kept: KeptPaths | None, rows: Sequence[int]
-) -> tuple[KeptPaths, IntArray]:
+) -> tuple[KeptPaths, Index]:
     """Where the paths of rows of a pass will lie in a new state.
 
     Args:

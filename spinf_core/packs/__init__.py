@@ -1,0 +1,1 @@
+"""Prompt packs, in pure Python on the standard library."""

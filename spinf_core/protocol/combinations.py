@@ -77,9 +77,7 @@ def expand(query: Query, template: Template, param: str) -> Sequence[Values]:
     for index, combination in enumerate(combinations):
         _check_names(combination, placeholders, f"{where}.{index}")
     if not placeholders and len(combinations) > 1:
-        raise Rejected(
-            "invalid_field", f"{where}.1 is a second combination of a template without placeholders", f"{where}.1"
-        )
+        raise Rejected("invalid_field", f"{where}.1 is a second combination of a template without placeholders", f"{where}.1")
     return combinations
 
 

@@ -141,8 +141,7 @@ def _inputs(request: ScoreRequest, limits: Limits, features: Features) -> tuple[
             raise Rejected("invalid_field", "inputs must hold at least one input", "inputs")
     params = [""] if request.inputs is None else [f"inputs.{index}" for index in range(len(entries))]
     contents = [
-        _content(entry.messages, join(param, "messages"), features)
-        for entry, param in zip(entries, params, strict=True)
+        _content(entry.messages, join(param, "messages"), features) for entry, param in zip(entries, params, strict=True)
     ]
     shared = _Shared(request, limits, features)
     parsed = []

@@ -233,9 +233,7 @@ def _part(_: Any, converter: Converter) -> Hook:
             raise
         if name not in hooks:
             known = ", ".join(PARTS)
-            raise _Unfit(
-                f"is a content part of the unknown type {quoted(name)}; known are {known}", code="unsupported_content"
-            )
+            raise _Unfit(f"is a content part of the unknown type {quoted(name)}; known are {known}", code="unsupported_content")
         if name == "text" and value.get("text") is None:
             raise _Unfit("is a text part without text", code="unsupported_content")
         return hooks[name](value, PARTS[name])

@@ -14,9 +14,7 @@ from spinf_core.protocol.text import segment
 MOST = 100
 """How many are named; looking for the nearest name takes time, and a body can hold very many fields."""
 
-_FIELDS: dict[type, KeysView[str]] = {
-    of: attrs.fields_dict(of).keys() for of in (Scoring, Query, Calibration, Generate)
-}
+_FIELDS: dict[type, KeysView[str]] = {of: attrs.fields_dict(of).keys() for of in (Scoring, Query, Calibration, Generate)}
 
 
 def unknown_fields(body: Mapping[str, object]) -> tuple[Warning, ...]:
@@ -55,9 +53,7 @@ def _in_queries(queries: object, path: str, input_id: str | None) -> Iterator[Wa
             yield from _in(query["generate"], Generate, f"{path}.{index}.generate", *where)
 
 
-def _in(
-    value: object, of: type, path: str, query_id: str | None = None, input_id: str | None = None
-) -> Iterator[Warning]:
+def _in(value: object, of: type, path: str, query_id: str | None = None, input_id: str | None = None) -> Iterator[Warning]:
     known = _FIELDS[of]
     if not isinstance(value, Mapping) or value.keys() <= known:
         return

@@ -66,9 +66,7 @@ def _check_nesting(body: bytes) -> None:
             break
         brackets = outer
     if len(brackets) > MAX_NESTING or (brackets and brackets.replace(b"[]", b"").replace(b"{}", b"") != brackets):
-        raise Rejected(
-            "invalid_json", f"the body is nested deeper than {MAX_NESTING} levels, or its brackets do not match"
-        )
+        raise Rejected("invalid_json", f"the body is nested deeper than {MAX_NESTING} levels, or its brackets do not match")
 
 
 def _path_of_non_finite(value: object) -> str | None:

@@ -21,9 +21,7 @@ class Unquantized:
         self.name = name
         self.dtype = DTYPES[name]
 
-    def linear(
-        self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int
-    ) -> PlainLinear:
+    def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> PlainLinear:
         """See `Scheme.linear`."""
         parts = [
             weights.take(f"{name}.weight", (rows, in_features), self.dtype)

@@ -1,0 +1,1 @@
+"""The HTTP server: front ends behind core's authentication, limits and request ids."""

@@ -17,6 +17,7 @@ Each check is also a function that raises `AssertionError` saying what went wron
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import attrs
 import numpy as np
@@ -41,7 +42,11 @@ def probes(model: Model, seed: int = 0, longest: int = 20) -> list[Probe]:
     """Contents on both sides of every tile edge, each with branches that share 1…k tokens."""
     generator = np.random.default_rng(seed)
     made = [random_probe(generator, model.vocab_size, length, 6, longest) for length in CONTENT_LENGTHS]
-    return [*made, random_probe(generator, model.vocab_size, 5, 70, 4), random_probe(generator, model.vocab_size, 0, 6, 40)]
+    return [
+        *made,
+        random_probe(generator, model.vocab_size, 5, 70, 4),
+        random_probe(generator, model.vocab_size, 0, 6, 40),
+    ]
 
 
 def check_oracle(model: Model, oracle: Oracle, tolerance: float) -> None:
@@ -161,9 +166,7 @@ def _continued(tokens: Sequence[int], cut: int, depth: int) -> Pass:
     pass_ = _layout(Probe((), (tuple(tokens),)))
     mine = pass_.job >= 0
     moved = np.where(mine, pass_.depth + depth, pass_.depth).astype(np.int32)
-    return attrs.evolve(
-        pass_, depth=moved, positions=moved[None], cut=np.array([cut], np.int32), base=np.array([0], np.int32)
-    )
+    return attrs.evolve(pass_, depth=moved, positions=moved[None], cut=np.array([cut], np.int32), base=np.array([0], np.int32))
 
 
 def _together(passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
@@ -176,7 +179,7 @@ def _together(passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
         job=np.full(rows, -1, np.int32),
         parent=np.full(rows, -1, np.int32),
         end=np.arange(1, rows + 1, dtype=np.int32),
-        segments=np.array([(start, start, stop) for start, stop in zip(starts[:-1], starts[1:], strict=True)], np.int32),
+        segments=np.array([(start, start, stop) for start, stop in pairwise(starts.tolist())], np.int32),
         cut=np.concatenate([pass_.cut for pass_ in passes]),
         base=np.array(bases, np.int32),
         reads=(starts[1:] - 1).astype(np.int32),

@@ -1,7 +1,7 @@
 """A toy stack with random weights: one attention layer, one gated-delta layer with a short convolution.
 
-Small enough to test an engine with, and whole enough that what leaks between branches, jobs or passes shows. `oracle` is the same
-arithmetic for one plain sequence, without tries, tiles or chunks.
+Small enough to test an engine with, and whole enough that what leaks between branches, jobs or passes shows. `oracle` is the
+same arithmetic for one plain sequence, without tries, tiles or chunks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,32 @@ from spinf_core.tokenizer import Tokenizer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TAPS = 64, 4, 2, 16, 3
 EPS = 1e-6
-_WORDS = "the a of and yes no Yes No status Sta tus in out part north wing gate question answer is it about red blue".split()
+_WORDS = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "yes",
+    "no",
+    "Yes",
+    "No",
+    "status",
+    "Sta",
+    "tus",
+    "in",
+    "out",
+    "part",
+    "north",
+    "wing",
+    "gate",
+    "question",
+    "answer",
+    "is",
+    "it",
+    "about",
+    "red",
+    "blue",
+]
 
 
 def toy_tokenizer(bos: bool = False) -> Tokenizer:
@@ -74,7 +99,8 @@ class ToyModel(Model):
         generator = torch.Generator().manual_seed(seed)
 
         def weight(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+            values: Tensor = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+            return values
 
         self.embedding = weight(self.vocab_size, HIDDEN) * HIDDEN**0.5
         self.rotary = Rotary(inverse_frequencies(HEAD_DIM, {"rope_theta": 10000.0}), self.device)
@@ -87,9 +113,7 @@ class ToyModel(Model):
         self.delta_out = PlainLinear(weight(HIDDEN, HEADS * HEAD_DIM))
         self.lm_head = LMHead(weight(self.vocab_size, HIDDEN) * 4)
 
-    def forward(
-        self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None
-    ) -> tuple[Tensor, State | None]:
+    def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
         assert past is None or isinstance(past, PathState)
         before = past.layers if past else (None, None)
@@ -109,7 +133,7 @@ class ToyModel(Model):
     ) -> tuple[Tensor, LayerState]:
         tables = self.rotary.tables(pass_.positions[0], self.dtype)
         qkv = self.qkv(self.norms[0](x)).view(len(x), -1, HEAD_DIM)
-        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
         q, k = rotate(q, tables), rotate(k, tables)
         stored = (past.stored[0], past.stored[1]) if past else None
         mixed = TreeAttention(layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
@@ -159,7 +183,7 @@ class ToyModel(Model):
             return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * self.norms[number].weight.double()
 
         qkv = (norm(x, 0) @ self.qkv.weight.double().T).view(length, -1, HEAD_DIM)
-        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
         angles = torch.arange(length).double()[:, None, None] * self.rotary.frequencies.double()
         q, k = rotate(q, (angles.cos(), angles.sin())), rotate(k, (angles.cos(), angles.sin()))
         k, v = k.repeat_interleave(HEADS // KV_HEADS, 1), v.repeat_interleave(HEADS // KV_HEADS, 1)

@@ -123,9 +123,7 @@ def test_a_cut_shard_names_the_command_that_fetches_it(hub: type[Hub], checkpoin
 
 
 def test_a_gated_repository_asks_for_its_licence(hub: type[Hub]) -> None:
-    with pytest.raises(
-        SetupError, match=r"org/gated is gated: accept its licence at .*/org/gated, then `hf auth login`"
-    ):
+    with pytest.raises(SetupError, match=r"org/gated is gated: accept its licence at .*/org/gated, then `hf auth login`"):
         resolve("org/gated")
 
 

@@ -86,9 +86,7 @@ def test_an_index_cannot_lead_out_of_its_folder(checkpoint: Path) -> None:
         check_folder(checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("content", "fault"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "not a JSON object")]
-)
+@pytest.mark.parametrize(("content", "fault"), [(None, "missing"), ("{", "not valid JSON"), ("[]", "not a JSON object")])
 def test_a_bad_config_is_named(checkpoint: Path, content: str | None, fault: str) -> None:
     config = checkpoint / "config.json"
     config.unlink() if content is None else config.write_text(content)

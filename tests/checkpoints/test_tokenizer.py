@@ -30,9 +30,7 @@ def byte_level() -> Backend:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL, show_progress=False)
     backend.train_from_iterator(CORPUS, trainer)
     return backend
 

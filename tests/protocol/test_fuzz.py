@@ -13,9 +13,7 @@ from spinf_core.protocol import Features, ParsedRequest, parse_request
 
 TEXT = st.text(st.characters(), max_size=6) | st.sampled_from(["\ud800", "{?}", "{x}{?}", "{*}", "all", "text", "a"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
-JSON = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8
-)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=8)
 
 
 def shaped(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -31,9 +29,7 @@ def several(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(of, max_size=3)
 
 
-PART = shaped(
-    type=st.sampled_from(["text", "image_url", "input_audio", "video"]), text=TEXT, image_url=shaped(url=TEXT)
-)
+PART = shaped(type=st.sampled_from(["text", "image_url", "input_audio", "video"]), text=TEXT, image_url=shaped(url=TEXT))
 MESSAGE = shaped(role=TEXT, content=TEXT | several(PART))
 QUERY = shaped(
     id=TEXT,

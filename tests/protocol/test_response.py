@@ -37,9 +37,7 @@ def usage(**optional: Any) -> Usage:
         prompt_tokens_details=PromptTokensDetails(content_tokens=5, text_tokens=5, query_tokens=4, floor_tokens=3),
         inputs=1,
         content=ContentUsage(tokens=5, text_tokens=5),
-        scoring=ScoringUsage(
-            queries=1, combinations=1, options=2, prompts=1, floor_prompts=1, query_tokens=4, floor_tokens=3
-        ),
+        scoring=ScoringUsage(queries=1, combinations=1, options=2, prompts=1, floor_prompts=1, query_tokens=4, floor_tokens=3),
         processed_tokens=9,
         **optional,
     )
@@ -121,9 +119,9 @@ def test_the_response_has_exactly_the_documented_members() -> None:
 
 
 def test_numbers_are_rounded_to_six_decimals() -> None:
-    option = response(scored(OptionResult("a", -1.23456789, 0.1234567, 2e-7)))["results"][0]["queries"][0][
-        "combinations"
-    ][0]["options"][0]
+    option = response(scored(OptionResult("a", -1.23456789, 0.1234567, 2e-7)))["results"][0]["queries"][0]["combinations"][0][
+        "options"
+    ][0]
     assert option == {"text": "a", "logprob": -1.234568, "p": 0.123457, "floor_p": 0.0}
 
 

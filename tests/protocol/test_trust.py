@@ -60,9 +60,7 @@ def test_a_trusted_caller_switches_features_off_and_cannot_switch_them_on() -> N
     assert features.packs == {"a/x"}
 
 
-@pytest.mark.parametrize(
-    ("sent", "media", "packs"), [(False, set(), set()), (True, {"image", "video"}, {"a/x", "a/y"})]
-)
+@pytest.mark.parametrize(("sent", "media", "packs"), [(False, set(), set()), (True, {"image", "video"}, {"a/x", "a/y"})])
 def test_a_boolean_stands_for_all_or_none(sent: bool, media: set[str], packs: set[str]) -> None:
     features = parse(features={"media": sent, "packs": sent}).features
     assert features.media - features.media_disabled == media

@@ -156,9 +156,7 @@ def _read_shape(metadata: _Metadata, tensors: set[str]) -> _Shape:
     head_dim = metadata.get(f"{prefix}attention.key_length", hidden // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if (other := metadata.get(prefix + name, head_dim)) != head_dim:
-            raise metadata.error(
-                f"has {prefix}{name} {other} where heads are {head_dim} wide; only equal widths are read"
-            )
+            raise metadata.error(f"has {prefix}{name} {other} where heads are {head_dim} wide; only equal widths are read")
     return _Shape(
         layers=metadata.need(f"{prefix}block_count"),
         hidden=hidden,
@@ -229,9 +227,7 @@ def _dequantized(tensor: Any, rotary_heads: int) -> NDArray[np.float32]:
     try:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
-        raise SetupError(
-            f"tensor {tensor.name} is quantized as {tensor.tensor_type.name}, which is not read"
-        ) from error
+        raise SetupError(f"tensor {tensor.name} is quantized as {tensor.tensor_type.name}, which is not read") from error
     if rotary_heads:
         # llama.cpp rotates neighbouring pairs of a head's width, Hugging Face its two halves: the converter to GGUF
         # interleaved the halves of every head, and this puts them back.

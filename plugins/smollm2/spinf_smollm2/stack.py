@@ -7,6 +7,9 @@ from typing import Any
 
 import attrs
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import silu
 from spinf_core.nn.attention import TreeAttention
@@ -19,8 +22,6 @@ from spinf_core.nn.state import LayerState, PathState, keep_paths, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
-from torch import Tensor
-from torch.nn import functional as F
 
 
 @attrs.frozen
@@ -91,9 +92,10 @@ class Block:
         tables: tuple[Tensor, Tensor],
         past: LayerState | None,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """[N, hidden] -> [N, hidden], and the layer's rotated keys, and values, [N, kv_heads, head_dim] each."""
         c = self.config
         qkv = self.qkv(self.attention_norm(x))
-        q, k, v = qkv.view(len(x), -1, c.head_dim).split((c.heads, c.kv_heads, c.kv_heads), dim=1)
+        q, k, v = torch.split(qkv.view(len(x), -1, c.head_dim), [c.heads, c.kv_heads, c.kv_heads], dim=1)
         q, k = rotate(q, tables), rotate(k, tables)  # [N, heads, head_dim], [N, kv_heads, head_dim]
         stored = None if past is None else (past.stored[0], past.stored[1])
         mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored)
@@ -132,9 +134,7 @@ class Llama(Model):
         self.lm_head = LMHead(head)
         weights.finish()
 
-    def forward(
-        self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None
-    ) -> tuple[Tensor, State | None]:
+    def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
         assert past is None or isinstance(past, PathState)
         paths = past.paths if past else None

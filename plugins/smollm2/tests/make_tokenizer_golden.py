@@ -110,10 +110,7 @@ def rewrite_pre(source: Path, target: Path, pre: str) -> None:
 def compact(text: str) -> str:
     """One case a line, so that a change is readable."""
     document = json.loads(text)
-    lists = [
-        f'"{name}": [\n' + ",\n".join(json.dumps(case) for case in document[name]) + "\n]"
-        for name in ("smollm", "gpt-2")
-    ]
+    lists = [f'"{name}": [\n' + ",\n".join(json.dumps(case) for case in document[name]) + "\n]" for name in ("smollm", "gpt-2")]
     return '{\n"about": ' + json.dumps(document["about"]) + ",\n" + ",\n".join(lists) + "\n}\n"
 
 

@@ -241,9 +241,7 @@ def test_text_becomes_the_tokens_of_llama_cpp(tokenizer: Tokenizer, text: str, i
 
 
 @pytest.mark.weights
-def test_the_plain_gpt2_splitter_gives_the_tokens_of_llama_cpp(
-    default_model: Checkpoint, write: Write, folder: Path
-) -> None:
+def test_the_plain_gpt2_splitter_gives_the_tokens_of_llama_cpp(default_model: Checkpoint, write: Write, folder: Path) -> None:
     convert(write(keys={"tokenizer.ggml.pre": "gpt-2"}), folder)
     content = json.loads((default_model.folder / "tokenizer.json").read_text())
     content["pre_tokenizer"] = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
