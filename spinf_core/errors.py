@@ -69,10 +69,12 @@ class Rejected(Exception):
         code: one of `CODES`.
         message: a sentence that names the thing and the mend.
         param: dotted path of the offending field, such as `scoring.queries.0.options.2`; None where no field is at fault.
+        retry_after: seconds after which the same call may go through; None where it will not by waiting.
     """
 
-    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+    def __init__(self, code: str, message: str, param: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.status, self.type = CODES[code]
         self.code = code
         self.message = message

@@ -104,13 +104,16 @@ class Part:
 
     Attributes:
         job: whose.
-        nodes: [m] the job's nodes in this part, in pre-order.
+        first, stop: the nodes of the job that are run for their reads.
+        nodes: [m] those and the stem that leads to them, in pre-order.
         parent, end: [m] within the part.
         pairs: [p] the job's pairs that are read in this part.
         pair_row: [p] the row of the part at which each is read; row C is the first node.
     """
 
     job: Job
+    first: int
+    stop: int
     nodes: IntArray
     parent: IntArray
     end: IntArray
@@ -122,6 +125,13 @@ class Part:
         """Rows of a pass that the part takes."""
         return len(self.job.content) + len(self.nodes)
 
+    def halves(self) -> tuple[Part, ...]:
+        """The part as two, each with half of the nodes; itself where there are not two."""
+        middle = (self.first + self.stop) // 2
+        if middle == self.first:
+            return (self,)
+        return _part(self.job, self.first, middle), _part(self.job, middle, self.stop)
+
 
 def split(job: Job, most_rows: int) -> Iterator[Part]:
     """The job whole if it takes at most `most_rows`, else in parts that repeat the content and shared stems.
@@ -129,36 +139,38 @@ def split(job: Job, most_rows: int) -> Iterator[Part]:
     Raises:
         ValueError: a single path does not fit.
     """
-    room = most_rows - len(job.content)
     count = len(job.token)
-    first, done = 0, False
-    while not done:
-        stem = _ancestors(job, first) if first else np.empty(0, np.int32)
-        stop = min(count, first + room - len(stem))
+    first = 0
+    while True:
+        stem = len(_ancestors(job, first))
+        stop = min(count, first + most_rows - len(job.content) - stem)
         if stop <= first < count:
-            raise ValueError(f"a path of {len(job.content) + len(stem) + 1} rows does not fit into {most_rows}")
-        nodes = np.concatenate((stem, np.arange(first, stop, dtype=np.int32)))
-        yield _part(job, nodes, len(stem), first, stop)
-        first, done = stop, stop == count
+            raise ValueError(f"a path of {len(job.content) + stem + 1} rows does not fit into {most_rows}")
+        yield _part(job, first, stop)
+        first = stop
+        if stop == count:
+            return
 
 
 def _ancestors(job: Job, node: int) -> IntArray:
     found: list[int] = []
-    at = int(job.parent[node])
+    at = int(job.parent[node]) if node else -1
     while at >= 0:
         found.append(at)
         at = int(job.parent[at])
     return np.array(found[::-1], np.int32)
 
 
-def _part(job: Job, nodes: IntArray, stem: int, first: int, stop: int) -> Part:
+def _part(job: Job, first: int, stop: int) -> Part:
+    stem = _ancestors(job, first)
+    nodes = np.concatenate((stem, np.arange(first, stop, dtype=np.int32)))
     place = np.full(len(job.token) + 1, -1, np.int32)  # the last entry answers for parent −1
     place[nodes] = np.arange(len(nodes))
     parent = place[job.parent[nodes]]
-    end = np.minimum(job.end[nodes], stop) - first + stem
+    end = np.minimum(job.end[nodes], stop) - first + len(stem)
     mine = (job.pair_node >= first) & (job.pair_node < stop)
     if first == 0:
         mine |= job.pair_node < 0
     pairs = np.flatnonzero(mine).astype(np.int32)
     pair_row = place[job.pair_node[pairs]] + len(job.content)  # −1, the content's last row, falls just before the first node
-    return Part(job, nodes, parent, end.astype(np.int32), pairs, pair_row.astype(np.int32))
+    return Part(job, first, stop, nodes, parent, end.astype(np.int32), pairs, pair_row.astype(np.int32))

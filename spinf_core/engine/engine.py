@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from spinf_core.compiler.compile import Compiler
 from spinf_core.default_model import default_model, gpu_present
-from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.loading import load
-from spinf_core.engine.results import low_mass_warnings, results, usage
-from spinf_core.engine.scorer import Scorer
-from spinf_core.errors import Rejected, SetupError
+from spinf_core.engine.service import ScoringService
 from spinf_core.plugins import discover
-from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResponse, parse_request, request_id
-from spinf_core.protocol.usage import Timing
+from spinf_core.protocol import ScoreRequest, ScoreResponse
 from spinf_core.registry import Plugins
 from spinf_core.settings import Settings, load_settings
 
 
 class Engine:
-    """A loaded model that scores requests. A context manager; safe to use from several threads, one request at a time.
+    """A loaded model that scores requests. A context manager; may be used from several threads, whose requests share passes.
 
         with Engine("smollm2-135m") as engine:
             response = engine.score({"messages": […], "scoring": {"queries": […]}})
@@ -39,6 +32,7 @@ class Engine:
         model_id: the served model.
         fingerprint: what every response carries as `system_fingerprint`.
         composition: rows of the start-up table: what, which, from where.
+        service: takes requests without waiting for them; see `ScoringService`.
 
     Raises:
         SetupError: naming what is missing or wrong, and what to do.
@@ -61,15 +55,7 @@ class Engine:
         self.model_id = loaded.id
         self.fingerprint = loaded.fingerprint
         self.composition = loaded.composition
-        self._names = loaded.names
-        self._limits = loaded.settings.limits
-        self._features = Features()
-        self._compiler = Compiler(loaded.model.tokenizer, min(loaded.max_rows, loaded.model.max_positions))
-        cache_bytes = loaded.settings.engine.floor_cache_bytes if loaded.self_test.invariant else 0
-        self._scorer: Scorer | None = Scorer(
-            loaded.model, loaded.sizes, loaded.budget, loaded.max_rows, FloorCache(cache_bytes)
-        )
-        self._lock = Lock()
+        self.service = ScoringService(loaded)
 
     def score(self, request: Mapping[str, Any] | ScoreRequest, *, trusted: bool = True) -> ScoreResponse:
         """Score a request.
@@ -81,48 +67,11 @@ class Engine:
         Raises:
             Rejected: with the code, the message and the dotted path of what is wrong.
         """
-        began = time.perf_counter()
-        body = request if isinstance(request, ScoreRequest) else dict(request)
-        parsed = parse_request(body, limits=self._limits, features=self._features, trusted=trusted)
-        self._check_model(parsed)
-        compiled = self._compiler.compile(parsed)
-        compiled_at = time.perf_counter()
-        with self._lock:
-            if self._scorer is None:
-                raise SetupError("the engine is closed; make a new one")
-            started = time.perf_counter()
-            scores = self._scorer.run(compiled)
-        done = time.perf_counter()
-        return ScoreResponse(
-            id=request_id(),
-            created=int(time.time()),
-            model=parsed.model or self.model_id,
-            system_fingerprint=self.fingerprint,
-            results=results(compiled, scores),
-            warnings=(*parsed.warnings, *compiled.warnings, *low_mass_warnings(compiled, scores)),
-            usage=usage(compiled, scores.rows),
-            timing=Timing(
-                wall_ms=1000 * (done - began),
-                queue_ms=1000 * (started - compiled_at),
-                compile_ms=1000 * (compiled_at - began),
-                score_ms=1000 * (done - started),
-                gpu_busy_ms=1000 * scores.busy_seconds,
-            ),
-            endpoint=parsed.endpoint,
-        )
-
-    def _check_model(self, request: ParsedRequest) -> None:
-        if request.model is not None and request.model.casefold() not in self._names:
-            raise Rejected(
-                "model_not_served",
-                f"model {request.model!r} is not served here; {self.model_id} is",
-                "model",
-            )
+        return self.service.score(request, trusted=trusted)
 
     def close(self) -> None:
-        """Give the model's memory back. A closed engine scores no more."""
-        with self._lock:
-            self._scorer = None
+        """Finish what runs and stop. A closed engine scores no more."""
+        self.service.close()
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,11 @@ class QuestionScore:
     p: NDArray[np.float64]
     residual: float
 
+    @property
+    def finite(self) -> bool:
+        """Whether the model gave numbers."""
+        return bool(np.isfinite(self.logprob).all())
+
 
 class FloorCache:
     """Floors by key, least recently used out first.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
 
-from spinf_core.compiler.jobs import Job, Part, split
+from spinf_core.compiler.jobs import Part
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import IntArray, Pass
 
@@ -24,24 +24,6 @@ class Batch:
         """[p] where the pairs of a part lie among the pass's reads."""
         rows = self.parts[number].pair_row + self.starts[number]
         return np.searchsorted(self.pass_.reads, rows).astype(np.int32)
-
-
-def plan_parts(jobs: Iterable[Job], budget: int, max_rows: int) -> Iterator[tuple[Part, ...]]:
-    """Parts in passes of at most `budget` rows, jobs in their order.
-
-    A job over the budget runs alone up to `max_rows`, beyond it in several parts.
-    """
-    waiting: list[Part] = []
-    used = 0
-    for job in jobs:
-        for part in split(job, max_rows if job.rows > budget else budget):
-            if waiting and used + part.rows > budget:
-                yield tuple(waiting)
-                waiting, used = [], 0
-            waiting.append(part)
-            used += part.rows
-    if waiting:
-        yield tuple(waiting)
 
 
 def lay_out(parts: Sequence[Part], sizes: Sizes, axes: int = 1) -> Batch:

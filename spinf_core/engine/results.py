@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 
 from spinf_core.compiler.compile import CompiledInput, CompiledRequest, Prompt
 from spinf_core.engine.floors import QuestionScore
-from spinf_core.engine.scorer import Scores
-from spinf_core.protocol.response import CombinationResult, InputResult, OptionResult, QueryResult, Warning
-from spinf_core.protocol.usage import ContentUsage, PromptTokensDetails, ScoringUsage, Usage
+from spinf_core.engine.request import Ticket
+from spinf_core.errors import Rejected
+from spinf_core.protocol.response import (
+    CombinationResult,
+    InputResult,
+    OptionResult,
+    QueryResult,
+    ScoreResponse,
+    Warning,
+)
+from spinf_core.protocol.usage import ContentUsage, PromptTokensDetails, ScoringUsage, Timing, Usage
 
 LOW_MASS = 0.9
 
+InputScores = tuple[tuple[QuestionScore, ...], ...]
 
-def results(request: CompiledRequest, scores: Scores) -> tuple[InputResult, ...]:
-    """What was scored, in the request's order."""
-    return tuple(
-        InputResult(entry.id, tuple(_queries(entry, found, scores.floors)))
-        for entry, found in zip(request.inputs, scores.inputs, strict=True)
+
+def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
+    """The response to a request all of whose scores are in.
+
+    Args:
+        ticket: the request. model: the served one. fingerprint: of the system.
+
+    Raises:
+        Rejected: `engine_error` where the model gave a score that is not a number.
+    """
+    parsed, request = ticket.parsed, ticket.compiled
+    assert parsed is not None
+    assert request is not None
+    scores, floors = ticket.input_scores(), ticket.floor_scores()
+    if not all(score.finite for found in (*scores, floors) for score in found):
+        raise Rejected("engine_error", "the model gave a score that is not a number; the request was not answered")
+    results = tuple(
+        InputResult(entry.id, tuple(_queries(entry, found, floors)))
+        for entry, found in zip(request.inputs, scores, strict=True)
+    )
+    now = time.perf_counter()
+    return ScoreResponse(
+        id=ticket.id,
+        created=int(time.time()),
+        model=parsed.model or model,
+        system_fingerprint=fingerprint,
+        results=results,
+        warnings=(*parsed.warnings, *request.warnings, *_low_mass_warnings(request, scores)),
+        usage=_usage(request, ticket.rows),
+        timing=Timing(
+            wall_ms=1000 * (now - ticket.accepted),
+            queue_ms=1000 * (ticket.started - ticket.compiled_at),
+            compile_ms=1000 * (ticket.compiled_at - ticket.accepted),
+            score_ms=1000 * (now - ticket.started),
+            gpu_busy_ms=1000 * ticket.busy_seconds,
+        ),
+        endpoint=parsed.endpoint,
     )
 
 
@@ -41,10 +83,10 @@ def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionSco
     )
 
 
-def low_mass_warnings(request: CompiledRequest, scores: Scores) -> list[Warning]:
+def _low_mass_warnings(request: CompiledRequest, scores: InputScores) -> list[Warning]:
     """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
     warnings = []
-    for entry, found in zip(request.inputs, scores.inputs, strict=True):
+    for entry, found in zip(request.inputs, scores, strict=True):
         for query_id, some in groupby(zip(entry.prompts, found, strict=True), key=lambda pair: pair[0].query.id):
             pairs = list(some)
             if any(prompt.longer_options for prompt, _ in pairs):
@@ -63,7 +105,7 @@ def low_mass_warnings(request: CompiledRequest, scores: Scores) -> list[Warning]
     return warnings
 
 
-def usage(request: CompiledRequest, processed_tokens: int) -> Usage:
+def _usage(request: CompiledRequest, processed_tokens: int) -> Usage:
     """Counts; only `processed_tokens` depends on what was cached."""
     content = sum(entry.content_tokens for entry in request.inputs)
     prompts = [prompt for entry in request.inputs for prompt in entry.prompts]

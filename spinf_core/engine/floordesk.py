@@ -1,0 +1,97 @@
+"""The floor desk: floors that several waiting requests need are read once, for all of them and for the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spinf_core.compiler.compile import CompiledRequest, FloorKey
+from spinf_core.compiler.jobs import Part, build_job, split
+from spinf_core.compiler.options import OptionPlan
+from spinf_core.engine.floors import FloorCache
+from spinf_core.engine.request import JobRun, Ticket
+from spinf_core.engine.scheduler import Work
+from spinf_core.engine.scorer import Values
+
+
+class FloorDesk(Work):
+    """Work that belongs to no request: the floors that somebody waits for. Its owner serializes the calls.
+
+    Args:
+        cache: asked first, and filled.
+        budget: about how many rows of floors make one job.
+        max_rows: rows of the largest part.
+    """
+
+    def __init__(self, cache: FloorCache, budget: int, max_rows: int) -> None:
+        super().__init__(())
+        self._cache = cache
+        self._budget = budget
+        self._max_rows = max_rows
+        self._wanted: dict[FloorKey, tuple[OptionPlan, tuple[int, ...]]] = {}
+        self._waiting: dict[FloorKey, list[Ticket]] = {}
+        self._running: dict[int, tuple[JobRun, list[FloorKey]]] = {}
+        self._bos: tuple[int, ...] = ()
+
+    def order(self, ticket: Ticket, compiled: CompiledRequest) -> None:
+        """Give the request the floors that are cached, and let it wait for the others."""
+        self._bos = compiled.bos
+        for number, key in enumerate(compiled.floors):
+            known = self._cache.get(key)
+            if known is not None:
+                ticket.floors[key] = known
+                continue
+            if key not in self._waiting:
+                self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
+            self._waiting.setdefault(key, []).append(ticket)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Drop the floors that only this request wanted and that are not running yet."""
+        for key, tickets in list(self._waiting.items()):
+            if ticket in tickets:
+                tickets.remove(ticket)
+                if not tickets and self._wanted.pop(key, None) is not None:
+                    del self._waiting[key]
+
+    def peek(self) -> Part | None:
+        """The next part; makes a job of what is wanted when those before have been taken."""
+        part = super().peek()
+        if part is None and self._wanted:
+            self._parts = self._make_parts()
+            part = super().peek()
+        return part
+
+    def _make_parts(self) -> Iterator[Part]:
+        keys: list[FloorKey] = []
+        rows = 0
+        for key, (plan, branch) in self._wanted.items():
+            if keys and rows >= self._budget:
+                break
+            keys.append(key)
+            rows += len(branch) + plan.tokens_after_first
+        chosen = [self._wanted.pop(key) for key in keys]
+        job = build_job(self._bos, [branch for _, branch in chosen], [plan for plan, _ in chosen])
+        self._running[id(job)] = JobRun(job), keys
+        return split(job, self._budget if job.rows <= self._budget else self._max_rows)
+
+    def fill(self, part: Part, values: Values) -> set[Ticket]:
+        """Take the values of a part that ran; the requests that got a floor from it."""
+        run, keys = self._running[id(part.job)]
+        run.fill(part, values)
+        if not run.complete:
+            return set()
+        del self._running[id(part.job)]
+        served: set[Ticket] = set()
+        for key, score in zip(keys, run.scores(), strict=True):
+            if score.finite:
+                self._cache.put(key, score)
+            for ticket in self._waiting.pop(key, ()):
+                ticket.floors[key] = score
+                served.add(ticket)
+        return served
+
+    def fail(self, part: Part) -> set[Ticket]:
+        """The requests that waited for a part that could not be run; they get no floor."""
+        _, keys = self._running.pop(id(part.job), (None, []))
+        if self._next is not None and self._next.job is part.job:
+            self._parts, self._next = iter(()), None
+        return {ticket for key in keys for ticket in self._waiting.pop(key, ())}

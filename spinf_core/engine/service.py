@@ -1,0 +1,335 @@
+"""The scoring service: many requests at once on one device.
+
+Requests are parsed and compiled on worker threads. One thread owns the device: whatever waits when it becomes free fills the
+next pass, whosever it is, and arrivals during a pass form the one after. The library, the server and every front end use it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Condition, Thread
+from typing import Any, Literal
+
+import attrs
+import torch
+
+from spinf_core.compiler.compile import Compiler
+from spinf_core.compiler.jobs import Part
+from spinf_core.engine.floordesk import FloorDesk
+from spinf_core.engine.floors import FloorCache
+from spinf_core.engine.loading import Loaded
+from spinf_core.engine.request import Ticket
+from spinf_core.engine.results import response
+from spinf_core.engine.scheduler import Scheduler, Work
+from spinf_core.engine.scorer import OutOfMemory, Scorer, Values
+from spinf_core.errors import Rejected
+from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResponse, json_loads, parse_request, request_id
+
+_log = logging.getLogger(__name__)
+
+Body = bytes | Mapping[str, Any] | ScoreRequest
+Outcome = Values | OutOfMemory | Exception
+
+
+@attrs.frozen
+class Statistics:
+    """Counters since the service began.
+
+    Attributes:
+        requests: finished, by outcome: `ok` or an error's code.
+        passes, rows, padding: passes run, their rows, and rows of padding.
+        busy_seconds: spent in passes.
+        questions: scored.
+        waiting: requests accepted and not finished.
+        floors: floors in the cache. floor_bytes: memory that they take.
+    """
+
+    requests: Mapping[str, int]
+    passes: int
+    rows: int
+    padding: int
+    busy_seconds: float
+    questions: int
+    waiting: int
+    floors: int
+    floor_bytes: int
+
+
+class ScoringService:
+    """Scores requests of a loaded model.
+
+    Args:
+        loaded: the model.
+        max_waiting: requests that may be accepted and unfinished at a time; None: any number.
+        share: whether requests share passes; off, each pass is one request's.
+    """
+
+    def __init__(self, loaded: Loaded, *, max_waiting: int | None = None, share: bool = True) -> None:
+        self.loaded = loaded
+        self.features = Features()
+        invariant = loaded.self_test.invariant
+        self._scorer = Scorer(loaded.model, loaded.sizes)
+        self._compiler = Compiler(loaded.model.tokenizer, min(loaded.max_rows, loaded.model.max_positions))
+        self._cache = FloorCache(loaded.settings.engine.floor_cache_bytes if invariant else 0)
+        self._desk = FloorDesk(self._cache, loaded.budget, loaded.max_rows) if invariant else None
+        self._scheduler = Scheduler(loaded.budget, share=share and invariant)
+        self._max_waiting = max_waiting
+        self._open: set[Ticket] = set()
+        self._changed = Condition()
+        self._closing = False
+        self._degraded: str | None = None
+        self._outcomes: dict[str, int] = {}
+        self._passes = self._rows = self._padding = self._questions = 0
+        self._busy = 0.0
+        self._workers = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="spinf-host")
+        self._device = Thread(target=self._run, name="spinf-device", daemon=True)
+        self._device.start()
+
+    # Callers
+
+    def submit(
+        self,
+        body: Body,
+        *,
+        trusted: bool = False,
+        missing_scoring: Literal["invalid_field", "scoring_required"] = "invalid_field",
+        id_: str | None = None,
+    ) -> Ticket:
+        """Accept a request; its ticket's `future` gets the response, or the `Rejected` that refuses it.
+
+        Args:
+            body: JSON, or what it says, or typed.
+            trusted: whether the body's own `limits` and `features` count.
+            missing_scoring: the code for a body without `scoring`.
+            id_: of the response; made where it is None.
+
+        Raises:
+            Rejected: `concurrency_limit` where too many wait; `model_unavailable` where the service is closed or degraded.
+        """
+        ticket = Ticket(id_ or request_id())
+        with self._changed:
+            if self._closing or self._degraded:
+                raise Rejected("model_unavailable", "the engine does not run any more; try another server", retry_after=30)
+            if self._max_waiting is not None and len(self._open) >= self._max_waiting:
+                raise Rejected(
+                    "concurrency_limit",
+                    f"{len(self._open)} requests are waiting, as many as this server accepts; send this one again later",
+                    retry_after=self._retry_after(),
+                )
+            self._open.add(ticket)
+        self._workers.submit(self._prepare, ticket, body, trusted, missing_scoring)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Drop what of a request has not started, and free its place. Harmless when it is done."""
+        with self._changed:
+            self._scheduler.remove(ticket)
+            if self._desk is not None:
+                self._desk.forget(ticket)
+            if ticket in self._open:
+                self._finish(ticket, "cancelled")
+        ticket.future.cancel()
+
+    def score(self, body: Body, *, trusted: bool = True) -> ScoreResponse:
+        """Submit a request and wait for its response."""
+        ticket = self.submit(body, trusted=trusted)
+        try:
+            return ticket.future.result()
+        except BaseException:
+            self.cancel(ticket)
+            raise
+
+    @property
+    def waiting(self) -> int:
+        """Requests accepted and not finished."""
+        return len(self._open)
+
+    @property
+    def degraded(self) -> str | None:
+        """Why the service cannot score any more; None while it can."""
+        return self._degraded
+
+    def statistics(self) -> Statistics:
+        """Counters."""
+        with self._changed:
+            return Statistics(
+                requests=dict(self._outcomes),
+                passes=self._passes,
+                rows=self._rows,
+                padding=self._padding,
+                busy_seconds=self._busy,
+                questions=self._questions,
+                waiting=len(self._open),
+                floors=len(self._cache),
+                floor_bytes=self._cache.bytes,
+            )
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop. A closed service accepts nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._device.join()
+        self._workers.shutdown()
+
+    # Worker threads
+
+    def _prepare(self, ticket: Ticket, body: Body, trusted: bool, missing_scoring: Any) -> None:
+        try:
+            value = json_loads(body) if isinstance(body, bytes) else body
+            value = dict(value) if isinstance(value, Mapping) else value
+            limits = self.loaded.settings.limits
+            ticket.parsed = parse_request(
+                value, limits=limits, features=self.features, trusted=trusted, missing_scoring=missing_scoring
+            )
+            self._check_model(ticket.parsed)
+            compiled = self._compiler.compile(ticket.parsed)
+            own_floors = [] if self._desk is not None else list(range(len(compiled.floors)))
+            ticket.begin(compiled, own_floors, self.loaded.budget, self.loaded.max_rows)
+        except Exception as error:
+            self._fail(ticket, error)
+            return
+        with self._changed:
+            if ticket not in self._open:
+                return  # cancelled meanwhile
+            if self._desk is not None:
+                self._desk.order(ticket, compiled)
+                if self._desk.peek() is not None:
+                    self._scheduler.add(self._desk)
+            self._scheduler.add(ticket)
+            self._changed.notify_all()
+
+    def _check_model(self, request: ParsedRequest) -> None:
+        if request.model is not None and request.model.casefold() not in self.loaded.names:
+            raise Rejected("model_not_served", f"model {request.model!r} is not served here; {self.loaded.id} is", "model")
+
+    def _respond(self, ticket: Ticket) -> None:
+        try:
+            result = response(ticket, self.loaded.id, self.loaded.fingerprint)
+        except Exception as error:
+            self._fail(ticket, error)
+            return
+        with self._changed:
+            if ticket not in self._open:
+                return
+            assert ticket.compiled is not None
+            self._questions += sum(len(entry.prompts) for entry in ticket.compiled.inputs)
+            self._finish(ticket, "ok")
+        _resolve(ticket.future, lambda future: future.set_result(result))
+
+    def _fail(self, ticket: Ticket, error: Exception) -> None:
+        if not isinstance(error, Rejected):
+            _log.error("request %s failed", ticket.id, exc_info=error)
+            error = Rejected("engine_error", "the engine failed on this request; it was logged under its id")
+        with self._changed:
+            if ticket not in self._open:
+                return
+            self._scheduler.remove(ticket)
+            if self._desk is not None:
+                self._desk.forget(ticket)
+            self._finish(ticket, error.code)
+        _resolve(ticket.future, lambda future: future.set_exception(error))
+
+    def _finish(self, ticket: Ticket, outcome: str) -> None:
+        """With the lock held."""
+        self._open.discard(ticket)
+        self._outcomes[outcome] = self._outcomes.get(outcome, 0) + 1
+        self._changed.notify_all()
+
+    def _retry_after(self) -> int:
+        """Seconds in which about half of what waits is done, with the lock held."""
+        rate = self._rows / self._busy if self._busy else 1000.0
+        waiting = sum(sum(entry.job.rows for entry in t.compiled.inputs) for t in self._open if t.compiled is not None)
+        return int(min(60, max(1, waiting / 2 / rate)))
+
+    # The device's thread
+
+    def _run(self) -> None:
+        try:
+            while (chosen := self._next_pass()) is not None:
+                self._run_pass(chosen)
+        except BaseException as error:
+            _log.critical("the engine's thread died; no request can be scored any more", exc_info=error)
+            self._degrade(f"the engine's thread died: {type(error).__name__}")
+
+    def _next_pass(self) -> list[tuple[Work, Part]] | None:
+        """What runs next; waits for it. None once the service is closed and everything accepted is done."""
+        with self._changed:
+            while True:
+                chosen = self._scheduler.next_pass()
+                if chosen:
+                    return chosen
+                if self._closing and not self._open:
+                    return None
+                self._changed.wait()
+
+    def _run_pass(self, chosen: list[tuple[Work, Part]]) -> None:
+        began = time.perf_counter()
+        for work, _ in chosen:
+            if isinstance(work, Ticket) and not work.rows:
+                work.started = began
+        outcomes = self._outcomes_of([part for _, part in chosen])
+        seconds = time.perf_counter() - began
+        rows = sum(part.rows for _, part in chosen)
+        done: set[Ticket] = set()
+        failed: dict[Ticket, Exception] = {}
+        with self._changed:
+            self._passes += 1
+            self._rows += rows
+            self._padding += self.loaded.sizes.fit(rows) - rows
+            self._busy += seconds
+            for (work, part), outcome in zip(chosen, outcomes, strict=True):
+                if isinstance(outcome, OutOfMemory):
+                    outcome = Rejected(
+                        "request_too_large", "the request did not fit the device's memory; send fewer or shorter inputs"
+                    )
+                if isinstance(work, FloorDesk):
+                    if isinstance(outcome, Exception):
+                        failed |= dict.fromkeys(work.fail(part), outcome)
+                    else:
+                        done |= work.fill(part, outcome)
+                    if work.peek() is not None:
+                        self._scheduler.add(work)
+                elif isinstance(work, Ticket):
+                    work.rows += part.rows
+                    work.busy_seconds += seconds * part.rows / rows
+                    if isinstance(outcome, Exception):
+                        failed[work] = outcome
+                    else:
+                        work.fill(part, outcome)
+                        done.add(work)
+            complete = [t for t in done if t in self._open and t not in failed and t.complete]
+        for ticket, error in failed.items():
+            self._fail(ticket, error)
+        for ticket in complete:
+            self._workers.submit(self._respond, ticket)
+
+    def _outcomes_of(self, parts: list[Part]) -> list[Outcome]:
+        """The values of each part, or why there are none; a fault of one part is not laid at the others' door."""
+        try:
+            return [*self._scorer.run(parts)]
+        except (torch.OutOfMemoryError, MemoryError):
+            _log.warning("a pass of %d rows ran out of memory; running it in two halves", sum(part.rows for part in parts))
+            return [*self._scorer.run_halved(parts)]
+        except Exception as error:
+            if len(parts) == 1:
+                return [error]
+            _log.exception("a pass of %d parts failed; running each part alone", len(parts))
+            return [outcome for part in parts for outcome in self._outcomes_of([part])]
+
+    def _degrade(self, why: str) -> None:
+        with self._changed:
+            self._degraded = why
+            lost = list(self._open)
+        for ticket in lost:
+            self._fail(ticket, Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
+
+
+def _resolve(future: Future[ScoreResponse], how: Callable[[Future[ScoreResponse]], None]) -> None:
+    """Resolve a future that its caller may have cancelled."""
+    if future.set_running_or_notify_cancel():
+        how(future)
