@@ -70,12 +70,22 @@ class Rejected(Exception):
         message: a sentence that names the thing and the mend.
         param: dotted path of the offending field, such as `scoring.queries.0.options.2`; None where no field is at fault.
         retry_after: seconds after which the same call may go through; None where it will not by waiting.
+        status: 404 where the thing asked for by its path is not there; None: as in `CODES`.
     """
 
-    def __init__(self, code: str, message: str, param: str | None = None, retry_after: int | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after: int | None = None,
+        status: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.status, self.type = CODES[code]
+        if status == 404:
+            self.status, self.type = CODES["not_found"]
         self.code = code
         self.message = message
         self.param = param

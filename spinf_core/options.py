@@ -47,6 +47,7 @@ class EngineSettings:
     stack_options: Mapping[str, str] = _setting(MappingProxyType({}), "research options of the stack, name=value,…")
     threads: int | None = _setting(None, "CPU threads", least=1)
     self_test: bool = _setting(False, "run the invariance self-test even where its result is on disk")
+    share_passes: bool = _setting(True, "let requests share passes")
     floor_cache_bytes: int = _setting(64 * 2**20, "memory for cached floors", least=0)
 
 
@@ -54,7 +55,7 @@ class EngineSettings:
 class ServerSettings:
     """How the server listens and whom it answers."""
 
-    host: str = _setting("127.0.0.1", "address to listen on")
+    host: str | None = _setting(None, "address to listen on; without it, 127.0.0.1, or every address where a token is set")
     port: int = _setting(8000, "port to listen on", least=0, most=65535)
     token: str | None = _setting(None, "token that requests must carry; without one the server is open", repr=False)
     trusted_token: str | None = _setting(
@@ -63,7 +64,9 @@ class ServerSettings:
     queue: int = _setting(64, "requests that may wait", least=1)
     max_body_bytes: int = _setting(2 * 2**20, "largest request body", least=1)
     debug: bool = _setting(False, "log more, and show the engine's inner fields")
-    frontends: tuple[str, ...] | None = _setting(None, "front ends to run; without it, every installed one")
+    frontends: tuple[str, ...] | None = _setting(None, "front ends to run, comma-separated; without it, every installed one")
+    log_format: Literal["plain", "json"] = _setting("plain", "lines of the log: plain or json")
+    drain_seconds: int = _setting(30, "how long a stopping server goes on with what it has accepted", least=0)
 
 
 @attrs.frozen(kw_only=True)

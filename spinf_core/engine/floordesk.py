@@ -41,7 +41,8 @@ class FloorDesk(Work):
                 ticket.floors[key] = known
                 continue
             if key not in self._waiting:
-                self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
+                plan, branch = self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
+                ticket.floor_rows += len(branch) + plan.tokens_after_first
             self._waiting.setdefault(key, []).append(ticket)
 
     def forget(self, ticket: Ticket) -> None:

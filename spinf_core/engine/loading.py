@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
@@ -35,12 +35,16 @@ class Loaded:
         names: the id and aliases that requests may use, case folded.
         settings: with the manifest's values in their place.
         sizes, budget, max_rows: of passes.
-        fingerprint: the response's `system_fingerprint`.
+        manifest: the model's, None for a folder or a Hub id. family: of the stack. scheme: its name.
+        fingerprint: the response's `system_fingerprint`. fingerprint_inputs: what it is made of.
         composition: rows of the start-up table: what, which, from where.
     """
 
     id: str
     names: frozenset[str]
+    manifest: Manifest | None
+    family: str
+    scheme: str
     model: Model
     settings: Settings
     sizes: Sizes
@@ -48,6 +52,7 @@ class Loaded:
     max_rows: int
     self_test: SelfTest
     fingerprint: str
+    fingerprint_inputs: Mapping[str, str]
     composition: tuple[tuple[str, str, str], ...]
 
 
@@ -109,6 +114,9 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     return Loaded(
         id=model_id,
         names=manifest.names if manifest else frozenset({name.casefold()}),
+        manifest=manifest,
+        family=stack.record.family,
+        scheme=scheme.name,
         model=model,
         settings=settings,
         sizes=sizes,
@@ -116,6 +124,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
         max_rows=max_rows,
         self_test=tested,
         fingerprint=fingerprint.system_fingerprint(values, tested.digest, tested.invariant),
+        fingerprint_inputs=values,
         composition=(
             ("model", f"{model_id} ({why})", checkpoint.origin),
             ("family", stack.record.family, stack.origin),

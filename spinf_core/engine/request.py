@@ -47,7 +47,7 @@ class Ticket(Work):
         future: of the response.
         parsed, compiled: None until they are.
         floors: of the request, by key, as they come in.
-        rows, busy_seconds: what its parts took of passes.
+        rows, busy_seconds: what its parts took of passes. floor_rows: of floors that were read because it asked first.
     """
 
     def __init__(self, id_: str) -> None:
@@ -57,7 +57,7 @@ class Ticket(Work):
         self.parsed: ParsedRequest | None = None
         self.compiled: CompiledRequest | None = None
         self.floors: dict[FloorKey, QuestionScore] = {}
-        self.rows = 0
+        self.rows = self.floor_rows = 0
         self.busy_seconds = 0.0
         self.accepted = time.perf_counter()
         self.compiled_at = self.started = self.accepted

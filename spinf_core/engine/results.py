@@ -51,7 +51,7 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
         system_fingerprint=fingerprint,
         results=results,
         warnings=(*parsed.warnings, *request.warnings, *_low_mass_warnings(request, scores)),
-        usage=_usage(request, ticket.rows),
+        usage=_usage(request, ticket.rows + ticket.floor_rows),
         timing=Timing(
             wall_ms=1000 * (now - ticket.accepted),
             queue_ms=1000 * (ticket.started - ticket.compiled_at),

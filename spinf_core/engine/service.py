@@ -65,10 +65,9 @@ class ScoringService:
     Args:
         loaded: the model.
         max_waiting: requests that may be accepted and unfinished at a time; None: any number.
-        share: whether requests share passes; off, each pass is one request's.
     """
 
-    def __init__(self, loaded: Loaded, *, max_waiting: int | None = None, share: bool = True) -> None:
+    def __init__(self, loaded: Loaded, *, max_waiting: int | None = None) -> None:
         self.loaded = loaded
         self.features = Features()
         invariant = loaded.self_test.invariant
@@ -76,7 +75,7 @@ class ScoringService:
         self._compiler = Compiler(loaded.model.tokenizer, min(loaded.max_rows, loaded.model.max_positions))
         self._cache = FloorCache(loaded.settings.engine.floor_cache_bytes if invariant else 0)
         self._desk = FloorDesk(self._cache, loaded.budget, loaded.max_rows) if invariant else None
-        self._scheduler = Scheduler(loaded.budget, share=share and invariant)
+        self._scheduler = Scheduler(loaded.budget, share=loaded.settings.engine.share_passes and invariant)
         self._max_waiting = max_waiting
         self._open: set[Ticket] = set()
         self._changed = Condition()

@@ -1,1 +1,4 @@
-"""The HTTP server: front ends behind core's authentication, limits and request ids."""
+"""The HTTP server: front ends behind core's authentication, limits and request ids.
+
+Imports the engine; needs the `server` extra.
+"""

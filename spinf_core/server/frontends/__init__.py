@@ -1,0 +1,1 @@
+"""Core's own front ends: the scoring API and its chat alias."""

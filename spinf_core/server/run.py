@@ -1,0 +1,141 @@
+"""The life of a server process: listen, load, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from spinf_core.default_model import default_model, gpu_present
+from spinf_core.engine.loading import load
+from spinf_core.engine.service import ScoringService
+from spinf_core.engine.warmup import warm_up
+from spinf_core.errors import SetupError
+from spinf_core.records import Frontend
+from spinf_core.registry import Plugins, Registered, composition_table
+from spinf_core.server.app import build_app
+from spinf_core.server.middleware import JsonLines, PlainLines
+from spinf_core.server.state import ServerState
+from spinf_core.settings import Settings
+
+_log = logging.getLogger("spinf")
+
+
+def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> int:
+    """Serve until a signal ends the process; the exit status.
+
+    Liveness answers as soon as the process listens, readiness once the model is loaded and warm. The first SIGTERM or SIGINT
+    refuses new requests and finishes what was accepted, within `drain_seconds`; a second one stops at once.
+
+    Raises:
+        SetupError: something is missing or wrong that can be told before the model is loaded.
+    """
+    _log_to_stderr(settings)
+    chosen = choose_frontends(settings, plugins)
+    state = ServerState(settings, plugins)
+    app, running = build_app(state, chosen)
+    name, why = settings.engine.model, "asked for"
+    if name is None:
+        name, why = default_model(plugins, gpu_present())
+    host = settings.server.host or ("127.0.0.1" if _open(settings) else "0.0.0.0")
+    config = uvicorn.Config(app, host, settings.server.port, log_config=None, access_log=False, lifespan="off")
+    server = _Server(config, state)
+    server.load = lambda: _load(state, name, why, chosen, note)
+    for frontend in running:
+        threading.Thread(target=frontend.run, args=(state,), daemon=True).start()
+    reach = "this machine only, as no token is set; use --token or --host to change that" if _open(settings) else "with a token"
+    note(f"listening on http://{host}:{settings.server.port}" + (f" ({reach})" if settings.server.host is None else ""))
+    server.run()
+    if state.service is not None:
+        state.service.close()
+    if not server.started:
+        raise SetupError(f"cannot listen on {host}:{settings.server.port}; see the line above, and choose another --port")
+    if state.error is not None:
+        print(f"spinf: {state.error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def choose_frontends(settings: Settings, plugins: Plugins) -> list[Registered[Frontend]]:
+    """The front ends asked for, or all."""
+    if settings.server.frontends is None:
+        return list(plugins.frontends)
+    return [plugins.frontend(name) for name in settings.server.frontends]
+
+
+def _open(settings: Settings) -> bool:
+    return settings.server.token is None and settings.server.trusted_token is None
+
+
+def _load(state: ServerState, name: str, why: str, frontends: list[Registered[Frontend]], note: Callable[[str], None]) -> None:
+    loaded = load(name, why, state.settings, state.plugins, note)
+    warm_up(loaded, loaded.settings.engine.warmup, note)
+    rows = [*loaded.composition, *(("front end", item.record.name, item.origin) for item in frontends)]
+    note(composition_table(rows))
+    state.service = ScoringService(loaded, max_waiting=state.settings.server.queue)
+    note("ready")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with loading beside serving and a drain before the end."""
+
+    load: Callable[[], None]
+
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config)
+        self._state = state
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Listen, then load on another thread."""
+        await super().startup(sockets)  # type: ignore[arg-type]
+        self._loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            threading.Thread(target=self._load, name="spinf-load", daemon=True).start()
+
+    def _load(self) -> None:
+        try:
+            self.load()
+        except Exception as error:
+            self._state.error = str(error) if isinstance(error, SetupError) else f"the model could not be loaded: {error!r}"
+            if not isinstance(error, SetupError):
+                _log.exception("the model could not be loaded")
+            self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain at the first signal, stop at the second."""
+        if self._state.draining and self._stopping:
+            self.force_exit = self.should_exit = True
+            return
+        self._stopping = True
+        self._state.draining = True
+        _log.info("%s: finishing what was accepted", signal.Signals(sig).name)
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
+
+    _stopping = False
+
+    async def _drain(self) -> None:
+        """Wait for accepted requests, then for their responses to be sent; uvicorn waits for those itself."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._state.settings.server.drain_seconds
+        while loop.time() < deadline and self._state.service is not None and self._state.service.waiting:
+            await asyncio.sleep(0.05)
+        self.config.timeout_graceful_shutdown = max(1, int(deadline - loop.time()))
+        self.should_exit = True
+
+
+def _log_to_stderr(settings: Settings) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if settings.server.log_format == "json" else PlainLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("spinf").setLevel(logging.DEBUG if settings.server.debug else logging.INFO)
+    logging.getLogger("spinf_core").setLevel(logging.DEBUG if settings.server.debug else logging.INFO)

@@ -1,0 +1,154 @@
+"""What the server is doing: loading, ready, draining or broken; and the one way of a request through it."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from typing import Any, Literal
+
+import attrs
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+
+from spinf_core.engine.request import Ticket
+from spinf_core.engine.service import ScoringService
+from spinf_core.errors import Rejected
+from spinf_core.protocol import ScoreResponse
+from spinf_core.registry import Plugins
+from spinf_core.settings import Settings
+
+BODY_SECONDS = 60
+"""A body that takes longer to arrive is refused."""
+
+
+@attrs.define(eq=False)
+class ServerState:
+    """The server's state, and what front ends call.
+
+    Attributes:
+        settings, plugins: as composed at start.
+        service: None until the model is loaded and warm.
+        error: why loading failed.
+        draining: whether new requests are refused.
+        started: seconds since 1970.
+    """
+
+    settings: Settings
+    plugins: Plugins
+    service: ScoringService | None = None
+    error: str | None = None
+    draining: bool = False
+    started: float = attrs.field(factory=time.time)
+
+    def trust(self, authorization: str | None) -> bool:
+        """Whether the bearer of a header is trusted. Without any token everybody is; with an access token alone, its holders.
+
+        Raises:
+            Rejected: `invalid_token`.
+        """
+        token, trusted = self.settings.server.token, self.settings.server.trusted_token
+        if token is None and trusted is None:
+            return True
+        scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() == "bearer":
+            if trusted is not None and _same(given.strip(), trusted):
+                return True
+            if token is not None and _same(given.strip(), token):
+                return trusted is None
+        raise Rejected("invalid_token", "send the header 'Authorization: Bearer TOKEN' with a token of this server")
+
+    def ready_service(self) -> ScoringService:
+        """The service, for a new request.
+
+        Raises:
+            Rejected: `warming_up`, `draining` or `model_unavailable`.
+        """
+        if self.draining:
+            raise Rejected("draining", "this server finishes what it has and takes nothing new", retry_after=5)
+        if self.error is not None or (self.service is not None and self.service.degraded):
+            raise Rejected("model_unavailable", "the model does not run any more; try another server", retry_after=30)
+        if self.service is None:
+            raise Rejected("warming_up", "the model is still loading; GET /readyz tells when it is ready", retry_after=5)
+        return self.service
+
+    async def score(
+        self,
+        request: Request,
+        *,
+        missing_scoring: Literal["invalid_field", "scoring_required"] = "invalid_field",
+        extra: dict[str, Any] | None = None,
+    ) -> Response:
+        """Score the body of a request: read within the limit, run off the event loop, dropped when the client has gone.
+
+        Args:
+            request: whose body is a scoring request.
+            missing_scoring: the code for a body without `scoring`.
+            extra: members added to the response.
+        """
+        service = self.ready_service()
+        body = await read_body(request, self.settings.server.max_body_bytes)
+        ticket = service.submit(
+            body, trusted=request.state.trusted, missing_scoring=missing_scoring, id_=request.state.request_id
+        )
+        response = await finished(request, service, ticket)
+        packed = ticket.rows + ticket.floor_rows if self.settings.server.debug else None
+        content = await asyncio.to_thread(_render, response, extra or {}, packed)
+        return Response(content, media_type="application/json")
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
+
+
+def _render(response: ScoreResponse, extra: dict[str, Any], packed: int | None) -> bytes:
+    members = response.to_dict() | extra
+    if packed is not None:
+        members["engine"] = {"packed_tokens": packed}
+    return json.dumps(members, ensure_ascii=False, allow_nan=False).encode()
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, refused while it streams once it is larger than `limit` bytes."""
+    too_large = Rejected("body_too_large", f"the body is larger than {limit} bytes; send fewer inputs or questions at once")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise too_large
+                chunks.append(chunk)
+    except TimeoutError:
+        raise Rejected("invalid_json", f"the body did not arrive within {BODY_SECONDS} seconds") from None
+    return b"".join(chunks)
+
+
+async def finished(request: Request, service: ScoringService, ticket: Ticket) -> ScoreResponse:
+    """The response of a ticket.
+
+    Raises:
+        ClientDisconnect: the client has gone; the request was dropped.
+        Rejected: it was refused.
+    """
+    answer = asyncio.wrap_future(ticket.future)
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        raise ClientDisconnect
+    finally:
+        gone.cancel()
+        if not answer.done():
+            service.cancel(ticket)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
