@@ -25,7 +25,7 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
     Raises:
         SetupError: a front end is not one, or two claim one path.
     """
-    app = FastAPI(title="spinf", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="spinf", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestIds)
     add_error_handlers(app)
     app.include_router(_health(state))

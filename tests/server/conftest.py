@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from spinf_core.engine.loading import Loaded
+from spinf_core.engine.selftest import SelfTest
+from spinf_core.engine.service import ScoringService
+from spinf_core.engine.sizes import Sizes
+from spinf_core.plugins import discover
+from spinf_core.server.app import build_app
+from spinf_core.server.state import ServerState
+from spinf_core.settings import Settings, load_settings
+from spinf_core.stack import Model
+from spinf_core.testing.toy import ToyModel
+
+PLUGINS = discover(only=())
+
+
+def settings_with(**flags: Any) -> Settings:
+    """Settings from nothing but these, written `table__name`."""
+    return load_settings({name.replace("__", "."): value for name, value in flags.items()}, environ={})
+
+
+def toy_loaded(settings: Settings | None = None, model: Model | None = None, budget: int = 512) -> Loaded:
+    return Loaded(
+        id="toy",
+        names=frozenset({"toy", "toy-alias"}),
+        manifest=None,
+        family="toy",
+        scheme="fp32",
+        model=model or ToyModel(),
+        settings=settings or settings_with(),
+        sizes=Sizes.up_to(budget, 2048),
+        budget=budget,
+        max_rows=2048,
+        self_test=SelfTest((), "0", 0.0),
+        fingerprint="fp_toy",
+        fingerprint_inputs={},
+        composition=(("model", "toy", "tests"),),
+    )
+
+
+class LiveServer:
+    """A server on loopback, in this process."""
+
+    def __init__(self, settings: Settings, service: ScoringService | None) -> None:
+        self.state = ServerState(settings, PLUGINS, service)
+        app, _ = build_app(self.state, PLUGINS.frontends)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+Serve = Callable[..., LiveServer]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts servers of the toy model: `serve(server__token="x")`; `loaded=` another model, `service=None` none yet."""
+    started: list[tuple[LiveServer, ScoringService | None]] = []
+
+    def start(loaded: Loaded | None = None, ready: bool = True, **flags: Any) -> LiveServer:
+        settings = settings_with(**flags)
+        service = None
+        if ready:
+            service = ScoringService(loaded or toy_loaded(settings), max_waiting=settings.server.queue)
+        server = LiveServer(settings, service)
+        started.append((server, service))
+        return server
+
+    yield start
+    for server, service in started:
+        server.stop()
+        if service is not None and not service.degraded:
+            service.close()
+
+
+@pytest.fixture
+def server(serve: Serve) -> LiveServer:
+    return serve()
+
+
+def request_body(content: str = "A red gate in the north wing.", **changes: Any) -> dict[str, Any]:
+    queries = [
+        {"id": "red", "template": "\nIs it red?\nAnswer:{?}", "options": [" yes", " no"]},
+        {"id": "where", "template": "\nIt is in the{?}", "options": [" north", " wing", " north wing"]},
+    ]
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": content}], "scoring": {"queries": queries}}
+    return body | changes
+
+
+def public_scores(response: Mapping[str, Any]) -> list[Any]:
+    """All that must not depend on other requests."""
+    return [response["results"], response["warnings"]]
