@@ -146,7 +146,7 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int]]:
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int | None]]:
         """Token ids of a text, the character at which each begins, and the number of the pre-tokenizer's piece that it is in.
 
         Tokens that share a character share its position. Where there is no pre-tokenizer all tokens are in one piece.
