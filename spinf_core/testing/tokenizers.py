@@ -1,9 +1,10 @@
 """What the compiler relies on in a tokenizer, as checks that a plugin's tests run on its own.
 
-    class TestMyTokenizer(TokenizerConformance):
-        @pytest.fixture(scope="class")
-        def tokenizer(self):
-            return Tokenizer.from_folder(folder)
+class TestMyTokenizer(TokenizerConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tokenizer(cls):
+        return Tokenizer.from_folder(folder)
 """
 
 from __future__ import annotations
@@ -17,7 +18,22 @@ from spinf_core.compiler.options import ending
 from spinf_core.tokenizer import Tokenizer
 
 _WORDS = (
-    *("the", "of", "Yes", "no", "status", "Sta", "tus", "question", "it's", "don't", "north wing", "foo_bar", "naïve", "Straße"),
+    *(
+        "the",
+        "of",
+        "Yes",
+        "no",
+        "status",
+        "Sta",
+        "tus",
+        "question",
+        "it's",
+        "don't",
+        "north wing",
+        "foo_bar",
+        "naïve",
+        "Straße",
+    ),
     *("x1", "7", "2024", "3.14", "½", "你好", "世界", "，", "。", "😀", "👩‍👩‍👧", "é", "हिन्दी", "ไทย", "\u200b"),
     *("'", "''", '"', "-", "--", "...", "??", "!", ":", ";", "(", ")", "{", "}", "_", "=", "https://ex.am/ple", "<|end|>"),
 )
@@ -65,9 +81,10 @@ class TokenizerConformance:
     """Subclass it in a plugin's tests; see the module's docstring."""
 
     @pytest.fixture(scope="class")
-    def tokenizer(self) -> Tokenizer:
+    @classmethod
+    def tokenizer(cls) -> Tokenizer:
         """The checkpoint's tokenizer."""
-        raise TypeError(f"{type(self).__name__} must define the fixture `tokenizer`")
+        raise TypeError(f"{cls.__name__} must define the fixture `tokenizer`")
 
     @_checked
     @given(text=texts(40), template=texts(6))

@@ -29,9 +29,7 @@ from spinf_core.tokenizer import Tokenizer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TAPS = 64, 4, 2, 16, 3
 EPS = 1e-6
-_WORDS = (
-    "the a of and yes no Yes No status Sta tus in out part north wing gate question answer is it about red blue"
-).split()  # noqa: SIM905 (shorter to read)
+_WORDS = "the a of and yes no Yes No status Sta tus in out part north wing gate question answer is it about red blue"
 
 
 def toy_tokenizer(bos: bool = False) -> Tokenizer:
@@ -46,13 +44,17 @@ def toy_backend() -> RawTokenizer:
     for symbol in alphabet:
         vocab[symbol] = len(vocab)
     merges: list[tuple[str, str]] = []
-    for word in ["Ġ" + word for word in _WORDS] + _WORDS + ["ĊĊ", "??", ".."]:
+    words = _WORDS.split()
+    for word in ["Ġ" + word for word in words] + words + ["ĊĊ", "??", ".."]:
         left = word[0]
         for symbol in word[1:]:
             if left + symbol not in vocab:
                 vocab[left + symbol] = len(vocab)
                 merges.append((left, symbol))
             left += symbol
+    for left in ("Sta", "ĠSta"):  # two words of the vocabulary that merge where they meet
+        vocab[left + "tus"] = len(vocab)
+        merges.append((left, "tus"))
     raw = RawTokenizer(models.BPE(vocab=vocab, merges=merges))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     raw.decoder = decoders.ByteLevel()
