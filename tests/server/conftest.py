@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import uvicorn
 
 from spinf_core.engine.loading import Loaded
@@ -22,6 +23,15 @@ from spinf_core.stack import Model
 from spinf_core.testing.toy import ToyModel
 
 PLUGINS = discover(only=())
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The toy is too small for two: they would only wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def settings_with(**flags: Any) -> Settings:
