@@ -64,7 +64,9 @@ class LiveServer:
     def __init__(self, settings: Settings, service: ScoringService | None) -> None:
         self.state = ServerState(settings, PLUGINS, service)
         app, _ = build_app(self.state, PLUGINS.frontends)
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        # Told the protocol, asyncio switches Nagle's algorithm off, as it does for a server that binds by itself.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)

@@ -10,10 +10,11 @@ from typing import Any
 from .conftest import LiveServer, Serve, request_body
 
 ODD: list[Any] = [
-    None, True, False, 0, -1, 1, 2**53, 1e308, -0.5, "", " ", "\u0000", "\ud800", "x" * 5000, "{?}", "{{", "}", "{n}", "{$}",
-    "{*}", [], [[]], {}, {"text": "x"}, [None], ["a"] * 50, {"type": "text"}, {"type": "image_url", "image_url": {"url": "data:,"}},
-    "all", [{"x": "y"}], {"x": ["y"]}, "<|end|>", "🙂" * 20,
-]  # fmt: skip
+    *(None, True, False, 0, -1, 1, 2**53, 1e308, -0.5, "", " ", "\u0000", "\ud800", "x" * 5000, "all", "<|end|>", "🙂" * 20),
+    *("{?}", "{{", "}", "{n}", "{$}", "{*}"),
+    *([], [[]], {}, {"text": "x"}, [None], ["a"] * 50, [{"x": "y"}], {"x": ["y"]}),
+    *({"type": "text"}, {"type": "image_url", "image_url": {"url": "data:,"}}),
+]
 BODIES = 5000
 
 
