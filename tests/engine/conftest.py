@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from spinf_core.engine import loading
 from spinf_core.engine.engine import Engine
@@ -14,6 +15,15 @@ from spinf_core.engine.selftest import SelfTest
 from spinf_core.testing.toy_plugin import toy_engine
 
 Engines = Callable[..., Engine]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """The models here are tiny, and threads that wait for one another cost more than they bring."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
