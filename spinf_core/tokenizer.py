@@ -33,6 +33,10 @@ _HTML = re.compile(
 _BROKEN_BREAK = re.compile("[A-Za-z0-9][ Ġ▁]")
 """A piece that spans a letter or digit and the space after it, in any way in which vocabularies write a space."""
 
+MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^`{|}~ \n'
+"""What ends a word: ASCII punctuation, a space, a line break. Not the apostrophe and the underscore, which some
+pre-tokenizers take into a word."""
+
 _PROBES = ("ab", "Word", "x1", "THE end", "a,b 7", "it's", "ab\n\ncd", "é9z", "你a", "a  b")
 
 _TOKENIZER_FILES = (
@@ -142,10 +146,13 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids of a text and the character at which each begins; tokens that share a character share its position."""
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int | None]]:
+        """Token ids of a text, the character at which each begins, and the number of the pre-tokenizer's piece that it is in.
+
+        Tokens that share a character share its position. Where there is no pre-tokenizer all tokens are in one piece.
+        """
         encoding = self._backend.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets]
+        return encoding.ids, [start for start, _ in encoding.offsets], encoding.word_ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, in parallel where the tokenizers library is allowed to."""
@@ -192,12 +199,19 @@ class Tokenizer:
 
     @functools.cached_property
     def splits_words(self) -> bool:
-        """Whether the pre-tokenizer always parts a word from a colon after it, so that no token spans the two."""
+        """Whether a text may be cut between an ASCII letter or digit and one of `MARKS` after it, and its parts encoded apart.
+
+        True when the pre-tokenizer starts a new piece there, so that no merge crosses the cut; checked on probes.
+        """
         pre_tokenizer = self._backend.pre_tokenizer
         if pre_tokenizer is None:
             return False
-        words = ("word:", "Answer:", "x1:")
-        return all(pre_tokenizer.pre_tokenize_str(word)[-1][0] == ":" for word in words)
+        for word in ("word", "Answer", "x1", "27"):
+            for rest in (mark + end for mark in MARKS for end in ("", "x", " x", mark)):
+                starts = {start for _, (start, _) in pre_tokenizer.pre_tokenize_str(word + rest)}
+                if len(word) not in starts or self.encode(word + rest) != self.encode(word) + self.encode(rest):
+                    return False
+        return True
 
 
 def _tokens_before(encoding: Encoding, position: int, count: int) -> int:

@@ -40,19 +40,27 @@ class Content:
 
 
 def cut_content(text: str, tokenizer: Tokenizer) -> Content:
-    """Cut a content before the shortest tail of at least `TAIL_CHARACTERS` that tokenizes as it does in the content.
+    """Cut a content before the shortest tail of at least `TAIL_CHARACTERS` that stays apart from what is before it.
 
-    A content of up to that length is left to the trie whole.
+    Both sides must tokenize as they do together, and still do so when a template follows. So the cut lies where the
+    pre-tokenizer starts a piece, for merges inside a piece can reach back from its end; and not behind white space, for how
+    white space is parted may depend on where it ends. A content of up to `TAIL_CHARACTERS` is left to the trie whole.
     """
-    ids, starts = tokenizer.encode_with_starts(text)
+    ids, starts, pieces = tokenizer.encode_with_starts(text)
     if len(text) <= TAIL_CHARACTERS:
         return Content((), text, tuple(ids))
     for number in range(len(ids) - 1, -1, -1):
         start = starts[number]
-        if len(text) - start < TAIL_CHARACTERS or (number and starts[number - 1] == start):
+        if len(text) - start < TAIL_CHARACTERS:
             continue
         if len(text) - start > LONGEST_TAIL:
             break
+        if number and not (
+            starts[number - 1] < start
+            and not text[start - 1].isspace()
+            and (pieces[number - 1] != pieces[number] or (tokenizer.breaks_at_spaces and _SPACE_BREAK.match(text, start - 1)))
+        ):
+            continue
         head, tail = ids[:number], ids[number:]
         if tokenizer.encode(text[start:]) == tail and tokenizer.encode(text[:start]) == head:
             return Content(tuple(head), text[start:], tuple(tail))

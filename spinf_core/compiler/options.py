@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from spinf_core.compiler.trie import IntArray
 from spinf_core.errors import Rejected
 from spinf_core.limits import Limits
-from spinf_core.tokenizer import Tokenizer
+from spinf_core.tokenizer import MARKS, Tokenizer
 
 FloatArray = NDArray[np.float64]
 
-_RUN = r"(?:\s+|\w+|[^\w\s]+)"
-_LAST_RUN = re.compile(rf"{_RUN}\Z")
-_LAST_RUNS = re.compile(rf"{_RUN}{{1,3}}\Z")
+# Of a reversed text: the last place where a letter or digit is followed by what ends a word.
+_WORD_END = re.compile(rf"[{re.escape(MARKS)}](?=[A-Za-z0-9])")
+_WORD_END_AT_SPACE = re.compile(r" (?=[A-Za-z0-9])")
 
 
 @attrs.frozen(eq=False)
@@ -98,13 +98,15 @@ class OptionPlan:
 
 
 def ending(text: str, tokenizer: Tokenizer) -> str:
-    """The end of a template that decides how an option tokenizes behind it.
-
-    Where the pre-tokenizer parts words from punctuation nothing merges across its pieces, so the last run of letters,
-    punctuation or white space is enough; elsewhere the last three.
-    """
-    found = (_LAST_RUN if tokenizer.splits_words else _LAST_RUNS).search(text[-64:])
-    return found.group() if found else ""
+    """The end of a template that decides how an option tokenizes behind it: from the last place on across which the
+    tokenizer merges nothing, whatever follows; the whole text where there is no such place."""
+    if tokenizer.splits_words:
+        found = _WORD_END.search(text[::-1])
+    elif tokenizer.breaks_at_spaces:
+        found = _WORD_END_AT_SPACE.search(text[::-1])
+    else:
+        found = None
+    return text[-found.end() :] if found else text
 
 
 class OptionCompiler:

@@ -6,6 +6,7 @@ permuted, without siblings and split. Its result is kept on disk under a key of 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -17,12 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spinf_core.checkpoints.cache import write_atomically
 from spinf_core.engine.probes import Probe, random_probe, read_rows, run_probes
 from spinf_core.engine.reading import HEAD_BLOCK
 from spinf_core.engine.sizes import MULTIPLE, Sizes
 from spinf_core.stack import Model, Operation
 
 SEED = 20240229
+PROBE_ROWS = 512  # hold all probe jobs in one pass
 
 
 @attrs.frozen
@@ -86,6 +89,8 @@ def _head(model: Model, sizes: Sizes, digest: hashlib._Hash) -> Iterator[str]:
 
 
 def _probes(model: Model, sizes: Sizes, digest: hashlib._Hash) -> Iterator[str]:
+    if sizes.largest < PROBE_ROWS:
+        sizes = Sizes.up_to(PROBE_ROWS)
     generator = np.random.default_rng(SEED)
     probes = [
         random_probe(generator, model.vocab_size, content, branches, longest)
@@ -127,8 +132,7 @@ def kept_self_test(folder: Path, key: str, run: Callable[[], SelfTest], again: b
         except (ValueError, KeyError, TypeError):
             pass  # a damaged record is made anew
     result = run()
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{time.time_ns()}.part")
-    partial.write_text(json.dumps(attrs.asdict(result)))
-    partial.replace(path)
+    # A cache that cannot be written costs time at the next start, nothing else.
+    with contextlib.suppress(OSError):
+        write_atomically(path, json.dumps(attrs.asdict(result)))
     return result

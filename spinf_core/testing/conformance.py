@@ -4,11 +4,13 @@ A plugin's tests subclass `StackConformance` and give it a model and an oracle:
 
     class TestMyStack(StackConformance):
         @pytest.fixture(scope="class")
-        def model(self):
+        @classmethod
+        def model(cls):
             return load_a_tiny_random_checkpoint()
 
         @pytest.fixture(scope="class")
-        def oracle(self):
+        @classmethod
+        def oracle(cls):
             return lambda ids: log_probabilities_of_one_plain_sequence(ids)  # [len(ids), V]
 
 Each check is also a function that raises `AssertionError` saying what went wrong, for use outside pytest.
@@ -228,14 +230,16 @@ class StackConformance:
     tolerance = 1e-4
 
     @pytest.fixture(scope="class")
-    def model(self) -> Model:
+    @classmethod
+    def model(cls) -> Model:
         """The loaded model."""
-        raise TypeError(f"{type(self).__name__} must define the fixture `model`")
+        raise TypeError(f"{cls.__name__} must define the fixture `model`")
 
     @pytest.fixture(scope="class")
-    def oracle(self) -> Oracle:
+    @classmethod
+    def oracle(cls) -> Oracle:
         """Log-probabilities [len(ids), V] of one plain sequence, from another implementation."""
-        raise TypeError(f"{type(self).__name__} must define the fixture `oracle`")
+        raise TypeError(f"{cls.__name__} must define the fixture `oracle`")
 
     def test_contract(self, model: Model) -> None:
         """See `check_contract`."""

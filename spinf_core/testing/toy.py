@@ -6,7 +6,7 @@ same arithmetic for one plain sequence, without tries, tiles or chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -29,89 +29,106 @@ from spinf_core.tokenizer import Tokenizer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TAPS = 64, 4, 2, 16, 3
 EPS = 1e-6
-_WORDS = [
-    "the",
-    "a",
-    "of",
-    "and",
-    "yes",
-    "no",
-    "Yes",
-    "No",
-    "status",
-    "Sta",
-    "tus",
-    "in",
-    "out",
-    "part",
-    "north",
-    "wing",
-    "gate",
-    "question",
-    "answer",
-    "is",
-    "it",
-    "about",
-    "red",
-    "blue",
-]
+_WORDS = "the a of and yes no Yes No status Sta tus in out part north wing gate question answer is it about red blue"
 
 
 def toy_tokenizer(bos: bool = False) -> Tokenizer:
-    """A byte-level BPE tokenizer with a few dozen merges and one control token, `<|end|>`."""
+    """`toy_backend` as a checkpoint's tokenizer."""
+    return Tokenizer(toy_backend(), bos=1 if bos else None, eos=(0,))
+
+
+def toy_backend() -> RawTokenizer:
+    """A byte-level BPE tokenizer with a few dozen merges and two control tokens, `<|end|>` and `<|begin|>`."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {"<|end|>": 0, "<|begin|>": 1}
     for symbol in alphabet:
         vocab[symbol] = len(vocab)
     merges: list[tuple[str, str]] = []
-    for word in ["Ġ" + word for word in _WORDS] + _WORDS + ["ĊĊ", "??", ".."]:
+    words = _WORDS.split()
+    for word in ["Ġ" + word for word in words] + words + ["ĊĊ", "??", ".."]:
         left = word[0]
         for symbol in word[1:]:
             if left + symbol not in vocab:
                 vocab[left + symbol] = len(vocab)
                 merges.append((left, symbol))
             left += symbol
+    for left in ("Sta", "ĠSta"):  # two words of the vocabulary that merge where they meet
+        vocab[left + "tus"] = len(vocab)
+        merges.append((left, "tus"))
     raw = RawTokenizer(models.BPE(vocab=vocab, merges=merges))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     raw.decoder = decoders.ByteLevel()
     raw.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in ("<|end|>", "<|begin|>")])
-    return Tokenizer(raw, bos=1 if bos else None, eos=(0,))
+    return raw
+
+
+SHAPES = {
+    "norms.0.weight": (HIDDEN,),
+    "norms.1.weight": (HIDDEN,),
+    "norms.2.weight": (HIDDEN,),
+    "qkv.weight": ((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN),
+    "attention_out.weight": (HIDDEN, HEADS * HEAD_DIM),
+    "delta_in.weight": (3 * HEADS * HEAD_DIM, HIDDEN),
+    "gates.weight": (2 * HEADS, HIDDEN),
+    "convolution": (3 * HEADS * HEAD_DIM, TAPS + 1),
+    "delta_out.weight": (HIDDEN, HEADS * HEAD_DIM),
+}
+"""Every tensor of a toy checkpoint but `embedding` and `lm_head`, which are [V, HIDDEN]."""
+
+
+def toy_weights(vocab_size: int, seed: int = 0) -> dict[str, Tensor]:
+    """Random weights that leave no layer, head or tap without effect."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(shape: tuple[int, ...]) -> Tensor:
+        values: Tensor = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+        return values
+
+    weights = {name: draw(shape) for name, shape in SHAPES.items()}
+    for number in range(3):
+        weights[f"norms.{number}.weight"] = 1 + 0.1 * weights[f"norms.{number}.weight"]
+    weights["embedding"] = draw((vocab_size, HIDDEN)) * HIDDEN**0.5
+    weights["lm_head"] = draw((vocab_size, HIDDEN)) * 4
+    return weights
+
+
+def toy_vocab_size(tokenizer: Tokenizer) -> int:
+    """Columns of the head: the tokens, up to a multiple of 16."""
+    return -(-tokenizer.vocab_size // 16) * 16
 
 
 class ToyModel(Model):
     """The toy stack.
 
     Args:
-        seed: of its weights.
+        seed: of its weights, where they are not given.
         window: of the attention layer, in rows of depth; None: all.
         bos: whether its tokenizer adds BOS.
+        weights: named as in `toy_weights`.
     """
 
     capabilities = frozenset({"score"})
 
-    def __init__(self, seed: int = 0, window: int | None = None, bos: bool = False) -> None:
+    def __init__(
+        self, seed: int = 0, window: int | None = None, bos: bool = False, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.tokenizer = toy_tokenizer(bos)
-        self.vocab_size = -(-self.tokenizer.vocab_size // 16) * 16
+        self.vocab_size = toy_vocab_size(self.tokenizer)
         self.hidden_size = HIDDEN
         self.max_positions = 4096
         self.device, self.dtype = torch.device("cpu"), torch.float32
         self.window = window
-        generator = torch.Generator().manual_seed(seed)
-
-        def weight(*shape: int) -> Tensor:
-            values: Tensor = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
-            return values
-
-        self.embedding = weight(self.vocab_size, HIDDEN) * HIDDEN**0.5
         self.rotary = Rotary(inverse_frequencies(HEAD_DIM, {"rope_theta": 10000.0}), self.device)
-        self.norms = [RMSNorm(1 + 0.1 * weight(HIDDEN), EPS) for _ in range(3)]
-        self.qkv = PlainLinear(weight((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN))
-        self.attention_out = PlainLinear(weight(HIDDEN, HEADS * HEAD_DIM))
-        self.delta_in = PlainLinear(weight(3 * HEADS * HEAD_DIM, HIDDEN))
-        self.gates = PlainLinear(weight(2 * HEADS, HIDDEN))
-        self.convolution = weight(3 * HEADS * HEAD_DIM, TAPS + 1)
-        self.delta_out = PlainLinear(weight(HIDDEN, HEADS * HEAD_DIM))
-        self.lm_head = LMHead(weight(self.vocab_size, HIDDEN) * 4)
+        w = toy_weights(self.vocab_size, seed) if weights is None else weights
+        self.embedding = w["embedding"]
+        self.norms = [RMSNorm(w[f"norms.{number}.weight"], EPS) for number in range(3)]
+        self.qkv = PlainLinear(w["qkv.weight"])
+        self.attention_out = PlainLinear(w["attention_out.weight"])
+        self.delta_in = PlainLinear(w["delta_in.weight"])
+        self.gates = PlainLinear(w["gates.weight"])
+        self.convolution = w["convolution"]
+        self.delta_out = PlainLinear(w["delta_out.weight"])
+        self.lm_head = LMHead(w["lm_head"])
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
