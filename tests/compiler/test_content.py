@@ -18,7 +18,7 @@ LONG_WORD = "x" * 600
 
 def joined(content: Content, template: str) -> list[int]:
     (tokens,) = tokenize_templates([template], WORDS)
-    return Joiner(content, WordEncoder(TOKENIZER)).join(tokens)
+    return list(Joiner(content, WordEncoder(TOKENIZER)).join(tokens))
 
 
 @given(texts(8).map(lambda text: text[:32]))
