@@ -176,6 +176,14 @@ class _Compilation:
         if number == len(self.floor_plans):
             if not (template.ids or self.bos):
                 raise _nothing_to_read(query)
+            longest = len(self.bos) + len(template.ids) + plan.longest_lead_in
+            if longest > self.max_rows:
+                raise Rejected(
+                    "template_too_long",
+                    f"a filled template and its longest option take {longest} tokens, this model runs at most {self.max_rows}; "
+                    "shorten the template, its values or the option",
+                    f"{query.param}.template",
+                )
             self.floor_plans.append(plan)
             self.floor_branches.append(template.ids)
             self.floor_tokens += len(template.ids) + plan.tokens_after_first

@@ -54,6 +54,11 @@ class OptionPlan:
         """Values read per question."""
         return len(self.columns)
 
+    @property
+    def longest_lead_in(self) -> int:
+        """The most tokens of an option that take rows of their own: all but its last."""
+        return max((len(tokens) - 1 for _, tokens in self.chains), default=0)
+
     @cached_property
     def _counted(self) -> tuple[bool, ...]:
         """Whether each form counts in the union of all: not if it repeats another or starts with one."""

@@ -34,7 +34,9 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def inputs(revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...]) -> dict[str, str]:
+def inputs(
+    revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...], stack_options: Mapping[str, str]
+) -> dict[str, str]:
     """What the fingerprint and the self-test's key are made of."""
     return {
         "revision": revision,
@@ -45,6 +47,7 @@ def inputs(revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...]) 
         "torch": torch.__version__,
         "device": device_name(model.device),
         "sizes": " ".join(map(str, sizes)),
+        "stack options": json.dumps(dict(stack_options), sort_keys=True),
     }
 
 

@@ -19,7 +19,7 @@ Each check is also a function that raises `AssertionError` saying what went wron
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 import attrs
 import numpy as np
@@ -30,7 +30,7 @@ from torch import Tensor
 from spinf_core.compiler.jobs import split
 from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import Probe, random_probe, run_probes
-from spinf_core.engine.selftest import compare_probes, self_test
+from spinf_core.engine.selftest import compare_packed, compare_split, self_test
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import CONTENT_TILE, Model, Pass, State
 
@@ -38,6 +38,7 @@ Oracle = Callable[[Sequence[int]], Tensor]
 
 CONTENT_LENGTHS = (1, 2, 3, 4, 31, CONTENT_TILE - 1, CONTENT_TILE, CONTENT_TILE + 1, 2 * CONTENT_TILE + 1)
 SIZES = Sizes.up_to(4096)
+MOST_PROBLEMS = 8  # that a failed check lists
 
 
 def probes(model: Model, seed: int = 0, longest: int = 20) -> list[Probe]:
@@ -80,7 +81,12 @@ def check_invariance(model: Model) -> None:
     """No hidden bit depends on packing, order, siblings or splitting; no operation on the number of rows."""
     some = probes(model, seed=1)
     alone = [run_probes(model, [probe], SIZES)[0] for probe in some]
-    problems = [*compare_probes(model, some, alone, SIZES), *self_test(model, Sizes.up_to(512)).failures]
+    found = chain(
+        self_test(model, Sizes.up_to(512)).failures,
+        compare_packed(model, some, alone, SIZES),
+        *(compare_split(model, number, *pair, SIZES) for number, pair in enumerate(zip(some, alone, strict=True))),
+    )
+    problems = list(islice(found, MOST_PROBLEMS))
     assert not problems, "; ".join(problems)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def toy_engine(
     window: int | None = None,
     bos: bool = False,
     settings: Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Engine:
     """An engine of a toy checkpoint.
 
@@ -95,9 +96,10 @@ def toy_engine(
         seed, window, bos: see `write_toy_checkpoint`.
         settings: by `table.name`, such as `{"engine.token_budget": 64}`; they win over small budgets of the toy's own. The
             environment and its settings file are not read.
+        progress: called with a line for each stage of loading.
     """
     if not (folder / "config.json").is_file():
         write_toy_checkpoint(folder, seed=seed, window=window, bos=bos)
     flags = {"engine.token_budget": 256, "engine.max_tokens": 512, "engine.device": "cpu", **(settings or {})}
     plugins = toy_plugins()
-    return Engine(str(folder), settings=load_settings(flags, environ={}, plugins=plugins), plugins=plugins)
+    return Engine(str(folder), settings=load_settings(flags, environ={}, plugins=plugins), plugins=plugins, progress=progress)
