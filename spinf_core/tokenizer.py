@@ -33,8 +33,8 @@ _HTML = re.compile(
 _BROKEN_BREAK = re.compile("[A-Za-z0-9][ Ġ▁]")
 """A piece that spans a letter or digit and the space after it, in any way in which vocabularies write a space."""
 
-MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^`{|}~ \n'
-"""What ends a word: ASCII punctuation, a space, a line break. Not the apostrophe and the underscore, which some
+MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^`{|}~ \n，。：；？！、（）「」《》…'
+"""What ends a word: ASCII and Chinese punctuation, a space, a line break. Not the apostrophe and the underscore, which some
 pre-tokenizers take into a word."""
 
 _PROBES = ("ab", "Word", "x1", "THE end", "a,b 7", "it's", "ab\n\ncd", "é9z", "你a", "a  b")
@@ -199,14 +199,14 @@ class Tokenizer:
 
     @functools.cached_property
     def splits_words(self) -> bool:
-        """Whether a text may be cut between an ASCII letter or digit and one of `MARKS` after it, and its parts encoded apart.
+        """Whether a text may be cut between a letter or digit and one of `MARKS` after it, and its parts encoded apart.
 
         True when the pre-tokenizer starts a new piece there, so that no merge crosses the cut; checked on probes.
         """
         pre_tokenizer = self._backend.pre_tokenizer
         if pre_tokenizer is None:
             return False
-        for word in ("word", "Answer", "x1", "27"):
+        for word in ("word", "Answer", "x1", "27", "né", "слово", "你好", "答え"):
             for rest in (mark + end for mark in MARKS for end in ("", "x", " x", mark)):
                 starts = {start for _, (start, _) in pre_tokenizer.pre_tokenize_str(word + rest)}
                 if len(word) not in starts or self.encode(word + rest) != self.encode(word) + self.encode(rest):

@@ -6,15 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from spinf_core.compiler.content import (
-    Joiner,
-    TemplateTokens,
-    cut_content,
-    merges_uncut,
-    tokenize_templates,
-)
+from spinf_core.compiler.content import Joiner, TemplateTokens, cut_content, merges_uncut, tokenize_templates
 from spinf_core.compiler.jobs import Job, build_job
-from spinf_core.compiler.options import OptionCompiler, OptionPlan
+from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
+from spinf_core.compiler.words import WordEncoder
 from spinf_core.errors import Rejected
 from spinf_core.protocol import ParsedInput, ParsedQuery, ParsedRequest, Warning
 from spinf_core.tokenizer import Tokenizer
@@ -102,6 +97,23 @@ class Compiler:
         return _Compilation(self._tokenizer, self._max_rows, request).run()
 
 
+@attrs.frozen(eq=False)
+class _Question:
+    """One filled template of a query, before it meets a content.
+
+    Attributes:
+        values: the combination that filled it.
+        template: filled.
+        plan: of its options; None where the template is so short that the content's end decides how they tokenize.
+        floor: its floor's number in the request, or None.
+    """
+
+    values: Mapping[str, str]
+    template: TemplateTokens
+    plan: OptionPlan | None
+    floor: int | None
+
+
 class _Compilation:
     """One request under compilation; gathers floors and warnings over its inputs."""
 
@@ -110,9 +122,9 @@ class _Compilation:
         self.max_rows = max_rows
         self.request = request
         self.bos = () if tokenizer.bos is None else (tokenizer.bos,)
+        self.words = WordEncoder(tokenizer)
         self.options = OptionCompiler(tokenizer, request.limits)
-        self.templates: dict[str, TemplateTokens] = {}
-        self.filled: dict[int, list[tuple[Mapping[str, str], str]]] = {}
+        self.questions: dict[int, tuple[_Question, ...]] = {}
         self.floors: dict[FloorKey, int] = {}
         self.floor_plans: list[OptionPlan] = []
         self.floor_branches: list[tuple[int, ...]] = []
@@ -120,7 +132,7 @@ class _Compilation:
         self.warnings: list[Warning] = []
 
     def run(self) -> CompiledRequest:
-        self._tokenize_templates()
+        self._prepare_questions()
         inputs = tuple(self._input(entry) for entry in self.request.inputs)
         self._check_size(inputs)
         return CompiledRequest(
@@ -133,79 +145,37 @@ class _Compilation:
             bos=self.bos,
         )
 
-    def _tokenize_templates(self) -> None:
-        """Fill every query's combinations once and tokenize the distinct texts together."""
-        texts: dict[str, ParsedQuery] = {}
-        for entry in self.request.inputs:
-            for query in entry.queries:
-                if id(query) not in self.filled:
-                    filled = [(values, query.template.fill(values)) for values in query.combinations]
-                    self.filled[id(query)] = filled
-                    for _, text in filled:
-                        texts.setdefault(text, query)
-        for tokens, query in zip(tokenize_templates(list(texts), self.tokenizer), texts.values(), strict=True):
-            self.templates[tokens.text] = tokens
-            if len(tokens.ids) > self.request.limits.max_query_tokens:
-                raise Rejected(
-                    "template_too_long",
-                    f"a filled template has {len(tokens.ids)} tokens, at most {self.request.limits.max_query_tokens} are "
-                    "allowed; shorten the template or its values",
-                    f"{query.param}.template",
-                )
+    def _prepare_questions(self) -> None:
+        """Everything about the queries that no content changes: done once, whatever the number of inputs."""
+        queries = {id(query): query for entry in self.request.inputs for query in entry.queries}
+        filled = {key: tuple(map(query.template.fill, query.combinations)) for key, query in queries.items()}
+        texts = list(dict.fromkeys(text for some in filled.values() for text in some))
+        templates = dict(zip(texts, tokenize_templates(texts, self.words), strict=True))
+        for key, query in queries.items():
+            pairs = zip(query.combinations, filled[key], strict=True)
+            self.questions[key] = tuple(self._question(query, values, templates[text]) for values, text in pairs)
 
-    def _input(self, entry: ParsedInput) -> CompiledInput:
-        content = cut_content(entry.content, self.tokenizer)
-        limit = self.request.limits.max_content_tokens
-        if content.tokens > limit:
+    def _question(self, query: ParsedQuery, values: Mapping[str, str], template: TemplateTokens) -> _Question:
+        limit = self.request.limits.max_query_tokens
+        if len(template.ids) > limit:
             raise Rejected(
-                "content_too_long",
-                f"the content has {content.tokens} tokens, at most {limit} are allowed; shorten it or split it into several "
-                "inputs",
-                entry.messages_param,
+                "template_too_long",
+                f"a filled template has {len(template.ids)} tokens, at most {limit} are allowed; shorten the template or its "
+                "values",
+                f"{query.param}.template",
             )
-        joiner = Joiner(content, self.tokenizer)
-        joiner.prepare([self.templates[text] for query in entry.queries for _, text in self.filled[id(query)]])
-        branches: list[list[int]] = []
-        plans: list[OptionPlan] = []
-        prompts: list[Prompt] = []
-        for query in entry.queries:
-            options = f"{query.param}.options"
-            unmerged = False
-            for values, text in self.filled[id(query)]:
-                template = self.templates[text]
-                branch = joiner.join(template)
-                if not (branch or content.head or self.bos):
-                    raise _nothing_to_read(query)
-                plan = self.options.plan(content.tail + text, query.options, query.case_insensitive, options)
-                branches.append(branch)
-                plans.append(plan)
-                tokens = len(template.ids) + plan.tokens_after_first
-                prompts.append(Prompt(query, values, tokens, bool(plan.chains), self._floor(query, template)))
-                unmerged |= not content.clean and merges_uncut(entry.content, template, self.tokenizer)
-            if unmerged:
-                self.warnings.append(_join_warning(entry.id, query.id))
-        head = (*self.bos, *content.head)
-        job = build_job(head, branches, plans)
-        longest = len(head) + int(job.depth.max(initial=-1)) + 1
-        if longest > self.max_rows:
-            raise Rejected(
-                "content_too_long",
-                f"the content and its longest question take {longest} tokens, this model runs at most {self.max_rows}; "
-                "shorten the content",
-                entry.messages_param,
-            )
-        return CompiledInput(entry.id, job, tuple(prompts), content.tokens)
+        end = ending(template.text, self.tokenizer)
+        whole = len(end) == len(template.text)
+        plan = self._plan(query, end) if query.empty_floor or not whole else None
+        floor = self._floor(query, template, plan) if query.empty_floor and plan else None
+        return _Question(values, template, None if whole else plan, floor)
 
-    def _floor(self, query: ParsedQuery, template: TemplateTokens) -> int | None:
-        if not query.empty_floor:
-            return None
+    def _floor(self, query: ParsedQuery, template: TemplateTokens, plan: OptionPlan) -> int:
         key = FloorKey(template.text, query.options, query.case_insensitive)
-        number = self.floors.get(key)
-        if number is None:
+        number = self.floors.setdefault(key, len(self.floors))
+        if number == len(self.floor_plans):
             if not (template.ids or self.bos):
                 raise _nothing_to_read(query)
-            number = self.floors[key] = len(self.floors)
-            plan = self.options.plan(template.text, query.options, query.case_insensitive, f"{query.param}.options")
             longest = len(self.bos) + len(template.ids) + plan.longest_lead_in
             if longest > self.max_rows:
                 raise Rejected(
@@ -218,6 +188,50 @@ class _Compilation:
             self.floor_branches.append(template.ids)
             self.floor_tokens += len(template.ids) + plan.tokens_after_first
         return number
+
+    def _plan(self, query: ParsedQuery, end: str) -> OptionPlan:
+        return self.options.plan(end, query.options, query.case_insensitive, f"{query.param}.options")
+
+    def _input(self, entry: ParsedInput) -> CompiledInput:
+        content = cut_content(entry.content, self.tokenizer)
+        limit = self.request.limits.max_content_tokens
+        if content.tokens > limit:
+            raise Rejected(
+                "content_too_long",
+                f"the content has {content.tokens} tokens, at most {limit} are allowed; shorten it or split it into several "
+                "inputs",
+                entry.messages_param,
+            )
+        joiner = Joiner(content, self.words)
+        joiner.prepare([question.template for query in entry.queries for question in self.questions[id(query)]])
+        branches: list[tuple[int, ...]] = []
+        plans: list[OptionPlan] = []
+        prompts: list[Prompt] = []
+        for query in entry.queries:
+            questions = self.questions[id(query)]
+            for question in questions:
+                template = question.template
+                branch = joiner.join(template)
+                if not (branch or content.head or self.bos):
+                    raise _nothing_to_read(query)
+                plan = question.plan or self._plan(query, ending(content.tail + template.text, self.tokenizer))
+                branches.append(branch)
+                plans.append(plan)
+                tokens = len(template.ids) + plan.tokens_after_first
+                prompts.append(Prompt(query, question.values, tokens, bool(plan.chains), question.floor))
+            if not content.clean and any(merges_uncut(entry.content, each.template, self.words) for each in questions):
+                self.warnings.append(_join_warning(entry.id, query.id))
+        head = (*self.bos, *content.head)
+        job = build_job(head, branches, plans)
+        longest = len(head) + int(job.depth.max(initial=-1)) + 1
+        if longest > self.max_rows:
+            raise Rejected(
+                "content_too_long",
+                f"the content and its longest question take {longest} tokens, this model runs at most {self.max_rows}; "
+                "shorten the content",
+                entry.messages_param,
+            )
+        return CompiledInput(entry.id, job, tuple(prompts), content.tokens)
 
     def _check_size(self, inputs: tuple[CompiledInput, ...]) -> None:
         rows = sum(entry.job.rows for entry in inputs) + self.floor_tokens

@@ -6,15 +6,15 @@ together with its template. The cut depends on the content alone.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 
 import attrs
 
+from spinf_core.compiler.words import BREAK, WordEncoder
 from spinf_core.tokenizer import Tokenizer
 
 TAIL_CHARACTERS = 32
 LONGEST_TAIL = 512
-_SPACE_BREAK = re.compile(r"[A-Za-z0-9](?= [A-Za-z0-9])")
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ def cut_content(text: str, tokenizer: Tokenizer) -> Content:
         if number and not (
             starts[number - 1] < start
             and not text[start - 1].isspace()
-            and (pieces[number - 1] != pieces[number] or (tokenizer.breaks_at_spaces and _SPACE_BREAK.match(text, start - 1)))
+            and (pieces[number - 1] != pieces[number] or (tokenizer.breaks_at_spaces and BREAK.match(text, start)))
         ):
             continue
         head, tail = ids[:number], ids[number:]
@@ -67,84 +67,61 @@ def cut_content(text: str, tokenizer: Tokenizer) -> Content:
     return Content(tuple(ids), "", (), clean=False)
 
 
-def space_break(text: str) -> int:
-    """Where a text can be split so that both sides tokenize as they do together, given a tokenizer that `breaks_at_spaces`:
-    before the first space between ASCII letters or digits; 0 where there is none."""
-    found = _SPACE_BREAK.search(text)
-    return found.end() if found else 0
-
-
-def last_space_break(text: str) -> int:
-    """The last such place; 0 where there is none."""
-    last = 0
-    for found in _SPACE_BREAK.finditer(text):
-        last = found.end()
-    return last
-
-
 @attrs.frozen
 class TemplateTokens:
     """A filled template on its own.
 
     Attributes:
         text: the template. ids: its tokens.
-        break_at: a character position at which it can be split, 0 for none (see `space_break`).
-        break_token: how many tokens lie before it.
+        head: its first word, the part that is tokenized together with a content's end. head_tokens: how many tokens that has
+            on its own.
     """
 
     text: str
     ids: tuple[int, ...]
-    break_at: int
-    break_token: int
+    head: str
+    head_tokens: int
 
 
-def tokenize_templates(texts: list[str], tokenizer: Tokenizer) -> list[TemplateTokens]:
+def tokenize_templates(texts: list[str], words: WordEncoder) -> list[TemplateTokens]:
     """Each text tokenized on its own."""
-    if not tokenizer.breaks_at_spaces:
-        return [TemplateTokens(text, tuple(ids), 0, 0) for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)]
-    breaks = [space_break(text) for text in texts]
-    encoded = tokenizer.encode_split(texts, breaks)
+    split = [words.split(text) for text in texts]
+    words.learn(word for parts in split for word in parts)
     return [
-        TemplateTokens(text, tuple(ids), at, before) for text, at, (ids, before) in zip(texts, breaks, encoded, strict=True)
+        TemplateTokens(text, words.ids(parts), parts[0], len(words.encode(parts[0])))
+        for text, parts in zip(texts, split, strict=True)
     ]
 
 
 class Joiner:
     """Joins templates to the end of one content: the tokens of a branch, from the cut on.
 
-    Only the words on both sides of the joint are tokenized again where the tokenizer lets a text be split at spaces.
+    Only the words on both sides of the joint are tokenized again.
     """
 
-    def __init__(self, content: Content, tokenizer: Tokenizer) -> None:
-        self._content = content
-        self._tokenizer = tokenizer
-        split = last_space_break(content.tail) if tokenizer.breaks_at_spaces else 0
-        self._fixed = tokenizer.encode(content.tail[:split]) if split else []
-        self._loose = content.tail[split:]
-        self._joints: dict[str, list[int]] = {}
+    def __init__(self, content: Content, words: WordEncoder) -> None:
+        self._tail = content.tail
+        self._words = words
+        *fixed, self._loose = words.split(content.tail)
+        self._fixed = tuple(token for word in fixed for token in words.encode(word))
 
-    def prepare(self, templates: list[TemplateTokens]) -> None:
+    def prepare(self, templates: Sequence[TemplateTokens]) -> None:
         """Tokenize the joints of many templates at once."""
-        heads = {self._head(template) for template in templates if self._content.tail} - self._joints.keys()
-        ordered = sorted(heads)
-        encoded = self._tokenizer.encode_batch([self._loose + head for head in ordered])
-        self._joints.update(zip(ordered, encoded, strict=True))
+        self._words.learn(self._loose + template.head for template in templates if self._tail)
 
-    def join(self, template: TemplateTokens) -> list[int]:
+    def join(self, template: TemplateTokens) -> tuple[int, ...]:
         """The branch's tokens: the content's tail and the template, tokenized as one text."""
-        if not self._content.tail:
-            return list(template.ids)
-        joint = self._joints.get(self._head(template))
-        if joint is None:
-            self.prepare([template])
-            joint = self._joints[self._head(template)]
-        return [*self._fixed, *joint, *template.ids[template.break_token :]] if template.break_at else [*self._fixed, *joint]
-
-    @staticmethod
-    def _head(template: TemplateTokens) -> str:
-        return template.text[: template.break_at] if template.break_at else template.text
+        if not self._tail:
+            return template.ids
+        joint = self._words.encode(self._loose + template.head)
+        return (*self._fixed, *joint, *template.ids[template.head_tokens :])
 
 
-def merges_uncut(text: str, template: TemplateTokens, tokenizer: Tokenizer) -> bool:
-    """Whether a template would tokenize otherwise right behind a content that has no clean cut."""
-    return tokenizer.encode(text + template.text) != [*tokenizer.encode(text), *template.ids]
+def merges_uncut(text: str, template: TemplateTokens, words: WordEncoder) -> bool:
+    """Whether a template would tokenize otherwise right behind a content that has no clean cut.
+
+    The content's last `TAIL_CHARACTERS` answer for it: the whole of it, tokenized again for each of many templates, would take
+    very long.
+    """
+    end = text[-TAIL_CHARACTERS:]
+    return words.encode(end + template.head) != (*words.encode(end), *template.ids[: template.head_tokens])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cached_property
 
 import attrs
@@ -17,8 +18,10 @@ from spinf_core.tokenizer import MARKS, Tokenizer
 FloatArray = NDArray[np.float64]
 
 # Of a reversed text: the last place where a letter or digit is followed by what ends a word.
-_WORD_END = re.compile(rf"[{re.escape(MARKS)}](?=[A-Za-z0-9])")
+_WORD_END = re.compile(rf"[{re.escape(MARKS)}](?=[^\W_])")
 _WORD_END_AT_SPACE = re.compile(r" (?=[A-Za-z0-9])")
+_IN_WORD = re.compile(r"[A-Za-z0-9]\Z")
+_NEW_WORD = re.compile(r" [A-Za-z0-9]")
 
 
 @attrs.frozen(eq=False)
@@ -115,8 +118,27 @@ def ending(text: str, tokenizer: Tokenizer) -> str:
     return text[-found.end() :] if found else text
 
 
+@attrs.frozen
+class _Form:
+    """A way to write an option.
+
+    Attributes:
+        option: its number.
+        text, tokens: on its own.
+        given: whether it is the option as given, not a case variant of one token.
+        new_word: whether it begins one, so that nothing merges with a word before it, given a tokenizer that breaks there.
+    """
+
+    option: int
+    text: str
+    tokens: tuple[int, ...]
+    given: bool
+    new_word: bool
+
+
 class OptionCompiler:
-    """Compiles options, once per (template ending, options, case rule).
+    """Compiles options, once per (template ending, options, case rule). Equal plans are one object, so that their questions
+    are read and scored together.
 
     Args:
         tokenizer: of the model.
@@ -126,11 +148,12 @@ class OptionCompiler:
     def __init__(self, tokenizer: Tokenizer, limits: Limits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
-        self._plans: dict[tuple[str, tuple[str, ...], bool], OptionPlan] = {}
-        self._tokens: dict[str, tuple[int, ...]] = {}
+        self._by_ending: dict[tuple[str, tuple[str, ...], bool], OptionPlan] = {}
+        self._by_forms: dict[tuple[tuple[str, ...], bool, tuple[bool, ...]], OptionPlan] = {}
+        self._forms: dict[tuple[tuple[str, ...], bool], tuple[_Form, ...]] = {}
 
     def plan(self, text: str, options: tuple[str, ...], case_insensitive: bool, param: str) -> OptionPlan:
-        """The plan of `options` behind `text`.
+        """The plan of `options` behind `text`, a template or its `ending`.
 
         Raises:
             Rejected: `option_too_long`, or `option_boundary` where an option as given merges with the text; `param` is the
@@ -138,17 +161,34 @@ class OptionCompiler:
         """
         end = ending(text, self._tokenizer)
         key = (end, options, case_insensitive)
-        plan = self._plans.get(key)
+        plan = self._by_ending.get(key)
         if plan is None:
-            plan = self._plans[key] = self._compile(end, options, case_insensitive, param)
+            plan = self._by_ending[key] = self._compile(end, options, case_insensitive, param)
         return plan
 
     def _compile(self, end: str, options: tuple[str, ...], case_insensitive: bool, param: str) -> OptionPlan:
-        singles: list[tuple[int, int]] = []
-        chains: list[tuple[int, tuple[int, ...]]] = []
-        after_first = 0
+        forms = self._forms.get((options, case_insensitive))
+        if forms is None:
+            forms = self._forms[options, case_insensitive] = tuple(self._all_forms(options, case_insensitive, param))
+        joins = self._joins(end, forms)
+        key = (options, case_insensitive, joins)
+        plan = self._by_forms.get(key)
+        if plan is None:
+            for form, joined in zip(forms, joins, strict=True):
+                if form.given and not joined:
+                    raise Rejected(
+                        "option_boundary",
+                        f"option {form.text!r} merges with the end of the template, {end!r}; begin the option with a space or "
+                        "end the template with punctuation or a line break",
+                        f"{param}.{form.option}",
+                    )
+            plan = self._by_forms[key] = _plan(options, [form for form, joined in zip(forms, joins, strict=True) if joined])
+        return plan
+
+    def _all_forms(self, options: tuple[str, ...], case_insensitive: bool, param: str) -> Iterator[_Form]:
+        """Each option as given, with its case variants of one token."""
         for number, option in enumerate(options):
-            tokens = self._encode(option)
+            tokens = tuple(self._tokenizer.encode(option))
             if len(tokens) > self._limits.max_option_tokens:
                 raise Rejected(
                     "option_too_long",
@@ -156,40 +196,30 @@ class OptionCompiler:
                     "shorten it, or ask for the text with an extraction slot",
                     f"{param}.{number}",
                 )
-            if not self._joins(end, option, tokens):
-                raise Rejected(
-                    "option_boundary",
-                    f"option {option!r} merges with the end of the template, {end!r}; begin the option with a space or end "
-                    "the template with punctuation or a line break",
-                    f"{param}.{number}",
-                )
-            after_first += len(tokens) - 1
-            mine = {tokens[0]} if len(tokens) == 1 else set()
-            if len(tokens) > 1:
-                chains.append((number, tokens))
-            if case_insensitive:
-                for form in _case_forms(option):
-                    variant = self._encode(form)
-                    if len(variant) == 1 and self._joins(end, form, variant):
-                        mine.add(variant[0])
-            singles += [(column, number) for column in sorted(mine)]
-        return OptionPlan(
-            options=options,
-            single_column=np.array([column for column, _ in singles], np.int32),
-            single_option=np.array([number for _, number in singles], np.int32),
-            chains=tuple(chains),
-            tokens_after_first=after_first,
-        )
+            yield _Form(number, option, tokens, True, _NEW_WORD.match(option) is not None)
+            for text in sorted(_case_forms(option) - {option}) if case_insensitive else ():
+                variant = tuple(self._tokenizer.encode(text))
+                if len(variant) == 1:
+                    yield _Form(number, text, variant, False, _NEW_WORD.match(text) is not None)
 
-    def _encode(self, text: str) -> tuple[int, ...]:
-        tokens = self._tokens.get(text)
-        if tokens is None:
-            tokens = self._tokens[text] = tuple(self._tokenizer.encode(text))
-        return tokens
+    def _joins(self, end: str, forms: tuple[_Form, ...]) -> tuple[bool, ...]:
+        """Whether each form tokenizes behind `end` as on its own."""
+        encode = self._tokenizer.encode
+        before = encode(end)
+        apart = self._tokenizer.breaks_at_spaces and _IN_WORD.search(end) is not None
+        return tuple((apart and form.new_word) or encode(end + form.text) == [*before, *form.tokens] for form in forms)
 
-    def _joins(self, end: str, option: str, tokens: tuple[int, ...]) -> bool:
-        """Whether `option` behind `end` tokenizes as on its own."""
-        return self._encode(end + option) == self._encode(end) + tokens
+
+def _plan(options: tuple[str, ...], forms: list[_Form]) -> OptionPlan:
+    singles = sorted({(form.option, form.tokens[0]) for form in forms if len(form.tokens) == 1})
+    given = [form for form in forms if form.given]
+    return OptionPlan(
+        options=options,
+        single_column=np.array([column for _, column in singles], np.int32),
+        single_option=np.array([option for option, _ in singles], np.int32),
+        chains=tuple((form.option, form.tokens) for form in given if len(form.tokens) > 1),
+        tokens_after_first=sum(len(form.tokens) - 1 for form in given),
+    )
 
 
 def _case_forms(option: str) -> set[str]:

@@ -24,7 +24,7 @@ from spinf_core.stack import LoadContext, Model
 Progress = Callable[[str], None]
 
 # Rows of a pass and of the largest job where neither the settings nor the manifest say: what one pass takes about a second for.
-DEFAULT_ROWS = {"cpu": (2048, 8192), "cuda": (16_384, 32_768)}
+DEFAULT_ROWS = {"cpu": (2048, 6144), "cuda": (16_384, 32_768)}
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from spinf_core.compiler.jobs import Job, Part, split
 from spinf_core.compiler.trie import build_trie
 from spinf_core.engine.packing import lay_out
-from spinf_core.engine.reading import HEAD_BLOCK
+from spinf_core.engine.reading import HEAD_BLOCK, HEAD_SIZES
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
 
@@ -85,12 +85,12 @@ def run_probes(model: Model, probes: Sequence[Probe], sizes: Sizes, budget: int 
     return results
 
 
-def read_rows(model: Model, hidden: Tensor, sizes: Sizes) -> Tensor:
+def read_rows(model: Model, hidden: Tensor) -> Tensor:
     """[rows, 2]: the first logit and the normaliser of each row, in blocks as the engine reads them."""
     results = []
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
-        padded = block.new_zeros(sizes.fit(len(block)), block.shape[1])
+        padded = block.new_zeros(HEAD_SIZES.fit(len(block)), block.shape[1])
         padded[: len(block)] = block
         at = torch.arange(len(block), device=hidden.device)
         logits, normaliser = model.read(padded, at, torch.zeros_like(at))

@@ -11,10 +11,11 @@ from spinf_core.engine.packing import Batch
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
 
-HEAD_BLOCK = 256  # rows; 256 × 49k logits are 50 MB
+HEAD_SIZES = Sizes((16, 32, 48, 64, 96, 128, 192, 256))
+HEAD_BLOCK = HEAD_SIZES.largest  # rows; 256 × 49k logits are 50 MB
 
 
-def read_batch(model: Model, hidden: Tensor, batch: Batch, sizes: Sizes) -> list[NDArray[np.float64]]:
+def read_batch(model: Model, hidden: Tensor, batch: Batch) -> list[NDArray[np.float64]]:
     """The log-probability of every pair of every part.
 
     Args:
@@ -27,14 +28,12 @@ def read_batch(model: Model, hidden: Tensor, batch: Batch, sizes: Sizes) -> list
         return []
     rows = np.concatenate([batch.read_rows(number) for number in range(len(batch.parts))])
     columns = np.concatenate([part.job.pair_column[part.pairs] for part in batch.parts])
-    values = read_pairs(model, hidden, rows, columns, sizes)
+    values = read_pairs(model, hidden, rows, columns)
     stops = np.cumsum([len(part.pairs) for part in batch.parts])
     return np.split(values, stops[:-1])
 
 
-def read_pairs(
-    model: Model, hidden: Tensor, rows: NDArray[np.int32], columns: NDArray[np.int32], sizes: Sizes
-) -> NDArray[np.float64]:
+def read_pairs(model: Model, hidden: Tensor, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.float64]:
     """[P] log-probabilities at (rows, columns), rows of `hidden` [R, hidden_size] in blocks."""
     values = np.empty(len(rows))
     order = np.argsort(rows, kind="stable")
@@ -42,7 +41,7 @@ def read_pairs(
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
         chosen = order[np.searchsorted(sorted_rows, first) : np.searchsorted(sorted_rows, first + len(block))]
-        padded = block.new_zeros(sizes.fit(len(block)), block.shape[1])
+        padded = block.new_zeros(HEAD_SIZES.fit(len(block)), block.shape[1])
         padded[: len(block)] = block
         at = torch.as_tensor(rows[chosen] - first, dtype=torch.int64, device=hidden.device)
         column = torch.as_tensor(columns[chosen], dtype=torch.int64, device=hidden.device)

@@ -40,7 +40,7 @@ class Scorer:
         """The log-probability of every pair of every part, all in one pass."""
         batch = lay_out(parts, self.sizes, self.model.axes)
         hidden, _ = self.model.forward(batch.pass_)
-        return read_batch(self.model, hidden, batch, self.sizes)
+        return read_batch(self.model, hidden, batch)
 
     def run_halved(self, parts: Sequence[Part]) -> list[Values | OutOfMemory]:
         """The same in two passes, after one that ran out of memory; a part that still does not fit has no values."""

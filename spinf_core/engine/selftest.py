@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spinf_core.checkpoints.cache import write_atomically
 from spinf_core.engine.probes import Probe, random_probe, read_rows, run_probes
-from spinf_core.engine.reading import HEAD_BLOCK
+from spinf_core.engine.reading import HEAD_SIZES
 from spinf_core.engine.sizes import MULTIPLE, Sizes
 from spinf_core.stack import Model, Operation
 
@@ -57,7 +57,7 @@ def self_test(model: Model, sizes: Sizes, progress: Callable[[str], None] = lamb
         failures += _operation(operation, model.device, sizes)
     progress("self-test: probe jobs")
     digest = hashlib.sha256()
-    failures += _head(model, sizes, digest)
+    failures += _head(model, digest)
     failures += _probes(model, sizes, digest)
     return SelfTest(tuple(failures), digest.hexdigest()[:16], time.perf_counter() - began)
 
@@ -76,15 +76,13 @@ def _operation(operation: Operation, device: torch.device, sizes: Sizes) -> Iter
             yield f"{operation.name}: rows change with {size} rows beside {MULTIPLE}"
 
 
-def _head(model: Model, sizes: Sizes, digest: hashlib._Hash) -> Iterator[str]:
+def _head(model: Model, digest: hashlib._Hash) -> Iterator[str]:
     rows = _rows(model.hidden_size, model.dtype, model.device)
-    expected = read_rows(model, rows, sizes)
+    expected = read_rows(model, rows)
     digest.update(expected.cpu().numpy().tobytes())
-    for size in sizes.listed:
-        if size > HEAD_BLOCK:
-            break
+    for size in HEAD_SIZES.listed:
         lanes = torch.arange(size, device=model.device) * 7 % MULTIPLE
-        if not torch.equal(read_rows(model, rows[lanes], sizes), expected[lanes]):
+        if not torch.equal(read_rows(model, rows[lanes]), expected[lanes]):
             yield f"head: rows change with {size} rows beside {MULTIPLE}"
 
 
@@ -99,27 +97,30 @@ def _probes(model: Model, sizes: Sizes, digest: hashlib._Hash) -> Iterator[str]:
     alone = [run_probes(model, [probe], sizes)[0] for probe in probes]
     for rows in alone:
         digest.update(rows.float().cpu().numpy().tobytes())
-    yield from compare_probes(model, probes, alone, sizes)
+    yield from compare_packed(model, probes, alone, sizes)
+    for number in (0, 3, 4):  # contents of one token, of more than a tile, and of none
+        yield from compare_split(model, number, probes[number], alone[number], sizes)
 
 
-def compare_probes(model: Model, probes: list[Probe], alone: list[Tensor], sizes: Sizes) -> Iterator[str]:
-    """How the hidden rows of probes differ from those `alone` when they are packed, permuted, split or lack siblings."""
+def compare_packed(model: Model, probes: list[Probe], alone: list[Tensor], sizes: Sizes) -> Iterator[str]:
+    """How the hidden rows of probes differ from those `alone` when they are packed, permuted, and lack siblings."""
     for number, rows in enumerate(run_probes(model, probes, sizes)):
         if not torch.equal(rows, alone[number]):
             yield f"probe {number}: changes when packed after others"
-    for number, rows in zip(reversed(range(len(probes))), run_probes(model, probes[::-1], sizes), strict=True):
-        if not torch.equal(rows, alone[number]):
-            yield f"probe {number}: changes when packed before others"
-    for number, probe in enumerate(probes):
-        chosen = range(len(probe.branches))[number % 2 :: 2]
-        (rows,) = run_probes(model, [probe.only(chosen)], sizes)
-        if not torch.equal(rows, alone[number][list(chosen)]):
-            yield f"probe {number}: changes when siblings are taken away"
-        job = probe.job()
-        budget = len(probe.content) + int(job.depth.max()) + 2
-        (rows,) = run_probes(model, [probe], sizes, budget)
-        if not torch.equal(rows, alone[number]):
-            yield f"probe {number}: changes when split into passes of {budget} rows"
+    chosen = [range(len(probe.branches))[number % 2 :: 2] for number, probe in enumerate(probes)]
+    fewer = [probe.only(some) for probe, some in zip(probes, chosen, strict=True)]
+    for number, rows in zip(reversed(range(len(probes))), run_probes(model, fewer[::-1], sizes), strict=True):
+        if not torch.equal(rows, alone[number][list(chosen[number])]):
+            yield f"probe {number}: changes when packed before others and siblings are taken away"
+
+
+def compare_split(model: Model, number: int, probe: Probe, alone: Tensor, sizes: Sizes) -> Iterator[str]:
+    """How the hidden rows of a probe differ from those `alone` when it is split over passes of half of its nodes."""
+    job = probe.job()
+    budget = len(probe.content) + max(int(job.depth.max()) + 1, len(job.token) // 2 + 1)
+    (rows,) = run_probes(model, [probe], sizes, budget)
+    if not torch.equal(rows, alone):
+        yield f"probe {number}: changes when split into passes of {budget} rows"
 
 
 def kept_self_test(folder: Path, key: str, run: Callable[[], SelfTest], again: bool) -> SelfTest:

@@ -36,4 +36,4 @@ def warm_up(loaded: Loaded, how: Literal["full", "short", "none"], progress: Cal
             probe = type(probe)(probe.content, (*probe.branches, *more.branches))
         with torch.inference_mode():
             (hidden,) = run_probes(loaded.model, [probe], loaded.sizes)
-            read_rows(loaded.model, hidden, loaded.sizes)
+            read_rows(loaded.model, hidden)

@@ -30,7 +30,7 @@ from torch import Tensor
 from spinf_core.compiler.jobs import split
 from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import Probe, random_probe, run_probes
-from spinf_core.engine.selftest import compare_probes, self_test
+from spinf_core.engine.selftest import compare_packed, compare_split, self_test
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import CONTENT_TILE, Model, Pass, State
 
@@ -81,7 +81,11 @@ def check_invariance(model: Model) -> None:
     """No hidden bit depends on packing, order, siblings or splitting; no operation on the number of rows."""
     some = probes(model, seed=1)
     alone = [run_probes(model, [probe], SIZES)[0] for probe in some]
-    found = chain(self_test(model, Sizes.up_to(512)).failures, compare_probes(model, some, alone, SIZES))
+    found = chain(
+        self_test(model, Sizes.up_to(512)).failures,
+        compare_packed(model, some, alone, SIZES),
+        *(compare_split(model, number, *pair, SIZES) for number, pair in enumerate(zip(some, alone, strict=True))),
+    )
     problems = list(islice(found, MOST_PROBLEMS))
     assert not problems, "; ".join(problems)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from spinf_core.compiler.content import Joiner, cut_content, merges_uncut, tokenize_templates
 from spinf_core.compiler.options import ending
+from spinf_core.compiler.words import WordEncoder
 from spinf_core.tokenizer import Tokenizer
 
 _WORDS = (
@@ -54,13 +55,14 @@ def _encodable(text: str) -> bool:
 def check_joins(tokenizer: Tokenizer, text: str, template: str) -> None:
     """Behind a content that was cut cleanly, the content's head and the branch are the tokens of the whole prompt."""
     content = cut_content(text, tokenizer)
-    (tokens,) = tokenize_templates([template], tokenizer)
-    branch = Joiner(content, tokenizer).join(tokens)
+    words = WordEncoder(tokenizer)
+    (tokens,) = tokenize_templates([template], words)
+    branch = Joiner(content, words).join(tokens)
     whole = tokenizer.encode(text + template)
     if content.clean:
         assert [*content.head, *branch] == whole, f"content {text!r} cut before {content.tail!r}, template {template!r}"
     else:
-        assert ([*content.head, *branch] != whole) == merges_uncut(text, tokens, tokenizer), f"{text!r}, {template!r}"
+        assert ([*content.head, *branch] != whole) == merges_uncut(text, tokens, words), f"{text!r}, {template!r}"
 
 
 def check_ending(tokenizer: Tokenizer, template: str, option: str) -> None:

@@ -7,16 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spinf_core.compiler.content import Content, Joiner, cut_content, merges_uncut, tokenize_templates
+from spinf_core.compiler.words import WordEncoder
 from spinf_core.testing.tokenizers import texts
 from spinf_core.testing.toy import toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
+WORDS = WordEncoder(TOKENIZER)
 LONG_WORD = "x" * 600
 
 
 def joined(content: Content, template: str) -> list[int]:
-    (tokens,) = tokenize_templates([template], TOKENIZER)
-    return Joiner(content, TOKENIZER).join(tokens)
+    (tokens,) = tokenize_templates([template], WORDS)
+    return list(Joiner(content, WordEncoder(TOKENIZER)).join(tokens))
 
 
 @given(texts(8).map(lambda text: text[:32]))
@@ -78,16 +80,18 @@ def test_templates_that_do_not_merge_share_the_tail_as_their_stem() -> None:
 
 def test_prepared_joints_equal_those_made_one_by_one() -> None:
     content = cut_content("the question is about the north wing, Sta", TOKENIZER)
-    templates = tokenize_templates(["tus is it?", " is it red or blue?", "", "tus", "\n\nanswer: it is"], TOKENIZER)
-    prepared = Joiner(content, TOKENIZER)
+    templates = tokenize_templates(["tus is it?", " is it red or blue?", "", "tus", "\n\nanswer: it is"], WORDS)
+    prepared = Joiner(content, WordEncoder(TOKENIZER))
     prepared.prepare(templates)
-    assert [prepared.join(each) for each in templates] == [Joiner(content, TOKENIZER).join(each) for each in templates]
+    assert [prepared.join(each) for each in templates] == [
+        Joiner(content, WordEncoder(TOKENIZER)).join(each) for each in templates
+    ]
 
 
 @pytest.mark.parametrize(("template", "merges"), [("tus", True), (" yes", False), ("!", False), ("", False)])
 def test_which_templates_merge_with_a_content_without_a_cut(template: str, merges: bool) -> None:
-    (tokens,) = tokenize_templates([template], TOKENIZER)
-    assert merges_uncut(LONG_WORD + "Sta", tokens, TOKENIZER) is merges
+    (tokens,) = tokenize_templates([template], WORDS)
+    assert merges_uncut(LONG_WORD + "Sta", tokens, WORDS) is merges
 
 
 @settings(deadline=None)

@@ -91,7 +91,16 @@ class TestBoundary:
         compiler = OptionCompiler(TOKENIZER, Limits())
         plans = [compiler.plan(text, (" yes", " no"), True, "q.options") for text in ("Is it red?", "Is the gate blue?")]
         assert plans[0] is plans[1]
-        assert compiler.plan("Is it red:", (" yes", " no"), True, "q.options") is not plans[0]
+
+    def test_equal_plans_are_one_object_whatever_the_endings(self) -> None:
+        compiler = OptionCompiler(TOKENIZER, Limits())
+        plan = compiler.plan("Is it red?", (" tus",), True, "q.options")
+        assert compiler.plan("Is it red:", (" tus",), True, "q.options") is plan
+        assert compiler.plan("Is it Sta", (" tus",), True, "q.options") is not plan  # "tus" merges there
+
+    def test_the_case_rule_is_part_of_a_plan(self) -> None:
+        compiler = OptionCompiler(TOKENIZER, Limits())
+        plans = [compiler.plan("Is it red?", (" yes", " no"), True, "q.options")]
         assert compiler.plan("Is it red?", (" yes", " no"), False, "q.options") is not plans[0]
 
     @pytest.mark.parametrize(
@@ -105,6 +114,8 @@ class TestBoundary:
             ("don't", "don't"),
             ("foo_bar", "foo_bar"),
             ("  ", "  "),
+            ("门是红的吗？\n答案：", "："),
+            ("你好，世界", "，世界"),
             ("", ""),
             ("x" * 100, "x" * 100),
         ],

@@ -37,7 +37,11 @@ REFUSED = {
         "option_boundary",
         f"{Q}.options.1",
     ),
-    "an option that merges with the content": (request("The Sta", query("", ["tus"])), "option_boundary", f"{Q}.options.0"),
+    "an option that merges with the content": (
+        request("The Sta", {**query("", ["tus"]), "empty_floor": False}),
+        "option_boundary",
+        f"{Q}.options.0",
+    ),
     "an option of six tokens": (request("", query("Is it?", [" yes", "zzzzzz"])), "option_too_long", f"{Q}.options.1"),
     "a lowered limit of an option's tokens": (
         limited(request("", query("Is it?", [" north wing"])), max_option_tokens=1),
