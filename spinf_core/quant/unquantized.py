@@ -27,10 +27,9 @@ class Unquantized:
             weights.take(f"{name}.weight", (rows, in_features), self.dtype)
             for name, rows in zip(names, out_features, strict=True)
         ]
+        biased = any(weights.has(f"{name}.bias") for name in names)
         biases = [
-            weights.take(f"{name}.bias", (rows,), self.dtype)
-            for name, rows in zip(names, out_features, strict=True)
-            if weights.has(f"{name}.bias")
+            weights.take(f"{name}.bias", (rows,), self.dtype) for name, rows in zip(names, out_features, strict=True) if biased
         ]
         weight = parts[0] if len(parts) == 1 else torch.cat(parts)
         return PlainLinear(weight.contiguous(), torch.cat(biases) if biases else None)

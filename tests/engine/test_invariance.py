@@ -134,7 +134,8 @@ from pathlib import Path
 from spinf_core.testing.requests import numbers, query, request
 from spinf_core.testing.toy_plugin import toy_engine
 threads = int(sys.argv[2])
-with toy_engine(Path(sys.argv[1]), settings={"engine.threads": threads}) as engine:
+settings = {"engine.threads": threads, "engine.token_budget": 64, "engine.max_tokens": 256}
+with toy_engine(Path(sys.argv[1]), settings=settings) as engine:
     assert torch.get_num_threads() == threads
     queries = [query("\\nIs it red?"), query(" Is the gate", [" red", " north wing"]), query("tus:" + " of it" * 30)]
     packed = numbers(engine.score(request(" the north gate" * 40, *queries)))
