@@ -146,6 +146,10 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def count(self, text: str) -> int:
+        """How many tokens a text has. Other threads go on meanwhile, as the library lets them in batches only."""
+        return len(self._backend.encode_batch_fast([text], add_special_tokens=False)[0])
+
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int | None]]:
         """Token ids of a text, the character at which each begins, and the number of the pre-tokenizer's piece that it is in.
 
