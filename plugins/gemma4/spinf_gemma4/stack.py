@@ -159,7 +159,7 @@ class Gemma4(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
-        self.lm_head = LMHead(head, c.softcap)
+        self.lm_head = LMHead(head, c.softcap, context.head_precision)
         _skip_unused(weights, c, prefix)
         weights.finish()
 

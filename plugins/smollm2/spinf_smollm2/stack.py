@@ -131,7 +131,7 @@ class Llama(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
-        self.lm_head = LMHead(head)
+        self.lm_head = LMHead(head, precision=context.head_precision)
         weights.finish()
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
