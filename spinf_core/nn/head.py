@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 HeadPrecision = Literal["f32out", "bf16", "fp32"]
-"""`f32out`: products of the weights' own dtype, summed and kept in float32; `bf16`: logits rounded to bfloat16, which is quicker
-and coarser; `fp32`: float32 products."""
+"""`f32out`: products of the weights' own dtype, summed and kept in float32; `bf16`: logits rounded to bfloat16, which is
+quicker and coarser; `fp32`: float32 products."""
 
 VOCABULARY_CHUNK = 8192
 
@@ -48,4 +48,4 @@ class LMHead:
             return torch.mm(hidden, self.weight.T, out_dtype=torch.float32)
         # A float32 copy of the whole weight would take twice its memory.
         wide = hidden.float()
-        return torch.cat([F.linear(wide, chunk.float()) for chunk in self.weight.split(VOCABULARY_CHUNK)], dim=1)
+        return torch.cat([F.linear(wide, chunk.float()) for chunk in torch.split(self.weight, VOCABULARY_CHUNK)], dim=1)

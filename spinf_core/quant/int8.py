@@ -1,7 +1,7 @@
 """Weights in int8, one scale per output channel: `w8a16` with float activations, `w8a8` with int8 activations per row.
 
-Symmetric rounding to nearest: w ≈ s · round(w / s), s = max |w| / 127 over a channel (Jacob et al. 2018, section 2.1, without the
-zero point). Integer sums are exact, so `w8a8` rows do not depend on how a product is blocked.
+Symmetric rounding to nearest: w ≈ s · round(w / s), s = max |w| / 127 over a channel (Jacob et al. 2018, section 2.1, without
+the zero point). Integer sums are exact, so `w8a8` rows do not depend on how a product is blocked.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]."""
-        if self.int8_inputs:
-            product = self._int8_product(x)
-        else:
-            product = F.linear(x, self.weight.to(x.dtype)).float() * self.scale
+        product = self._int8_product(x) if self.int8_inputs else self._float_product(x)
         if self.bias is not None:
             product = product + self.bias.float()
         return product.to(self.dtype)
+
+    def _float_product(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype)).float() * self.scale
 
     def _int8_product(self, x: Tensor) -> Tensor:
         rows = len(x)

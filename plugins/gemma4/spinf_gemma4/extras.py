@@ -37,7 +37,8 @@ class PerLayerEmbedding:
         identity = F.embedding(ids, self.table) * self.scale
         projected = self.projection(write(x, self.projection.input_format)) * self.projection_scale
         shape = (len(ids), self.layers, self.width)
-        return (self.norm(projected.view(shape)) + identity.view(shape)) * 2.0**-0.5
+        mixed: Tensor = (self.norm(projected.view(shape)) + identity.view(shape)) * 2.0**-0.5
+        return mixed
 
 
 class PerLayerInput:

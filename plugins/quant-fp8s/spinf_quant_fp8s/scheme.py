@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -39,7 +40,7 @@ class Static:
         if len({part.input_scale for part in parts}) == 1:
             stored = [part.weight for part in parts]
             return StaticLinear(stored, [part.weight_scale for part in parts], parts[0].input_scale, bias)
-        biases = [None] * len(parts) if bias is None else bias.split(list(out_features))
+        biases: Sequence[torch.Tensor | None] = [None] * len(parts) if bias is None else torch.split(bias, list(out_features))
         return SplitLinear(
             [
                 StaticLinear([part.weight], [part.weight_scale], part.input_scale, own)
@@ -52,8 +53,8 @@ class Static:
             return take_static_fp8(weights, name, shape)
         if self._table is None:
             raise SetupError(
-                f"{name} has no scales: the checkpoint is not fp8-static; make a scale table with `spinf calibrate` and name it "
-                "in SPINF_FP8S_SCALES, or choose --quant fp8row or bf16"
+                f"{name} has no scales: the checkpoint is not fp8-static; make a scale table with `spinf calibrate` and name "
+                "it in SPINF_FP8S_SCALES, or choose --quant fp8row or bf16"
             )
         weight = take_weight(weights, name, shape, torch.float32)
         scale = row_scales(weight.reshape(1, -1)).item()
