@@ -55,8 +55,8 @@ def choose_scheme(
 
 
 def automatic(device: torch.device, static_fp8: bool, folder: Path) -> str:
-    """fp32 on a CPU; on a GPU fp8s where it has fp8 units and the checkpoint has scales, else bf16 where that fits with room for
-    passes, else w8a16."""
+    """fp32 on a CPU; on a GPU fp8s where it has fp8 units and the checkpoint has scales, else bf16 where that fits with room
+    for passes, else w8a16."""
     if device.type != "cuda":
         return "fp32"
     if static_fp8 and "fp8" in offers(device):
