@@ -27,7 +27,7 @@ from spinf_gemma4.stack import load  # noqa: E402
 from spinf_quant_fp8s.scheme import Dynamic, Row, Static  # noqa: E402
 
 from spinf_core.engine.probes import Probe, random_probe, run_probes  # noqa: E402
-from spinf_core.engine.selftest import compare_probes, self_test  # noqa: E402
+from spinf_core.engine.selftest import compare_packed, compare_split, self_test  # noqa: E402
 from spinf_core.engine.sizes import Sizes  # noqa: E402
 from spinf_core.quant.int8 import Int8  # noqa: E402
 from spinf_core.quant.interface import Scheme  # noqa: E402
@@ -123,7 +123,12 @@ def invariance(folder: Path, schemes: tuple[str, ...], what: str) -> Iterator[tu
         probes = probes_for(model)
         with torch.inference_mode():
             alone = [run_probes(model, [probe], sizes)[0] for probe in probes]
-            problems = [*tested.failures, *compare_probes(model, probes, alone, sizes)]
+            pairs = enumerate(zip(probes, alone, strict=True))
+            problems = [
+                *tested.failures,
+                *compare_packed(model, probes, alone, sizes),
+                *(problem for number, pair in pairs for problem in compare_split(model, number, *pair, sizes)),
+            ]
         invariant = scheme != "fp8"
         verdict = "ok" if bool(problems) != invariant else "FAILED"
         shown = problems[0] if problems else "every bit kept"
