@@ -57,7 +57,9 @@ def make(variant: str, **changes: Any) -> torch.nn.Module:
             if "inv_freq" in name or "embed_scale" in name:
                 continue
             noise = torch.randn(tensor.shape, generator=generator)
-            if "norm" in name or "scal" in name:
+            if "q_norm" in name or "k_norm" in name:  # so that attention is neither flat nor a choice of one key
+                tensor.copy_((1 + 0.2 * noise) * len(tensor) ** -0.25)
+            elif "norm" in name or "scal" in name:
                 tensor.copy_(1 + 0.2 * noise)
             else:
                 tensor.copy_(noise * tensor.shape[-1] ** -0.5 * (0.3 if "embed" in name else 1))
