@@ -171,6 +171,7 @@ class LoadContext:
         config: the parsed `config.json`.
         device: where to put the weights.
         scheme: supplies the linear layers; see `spinf_core.quant.interface`.
+        head_precision: of the LM head, see `spinf_core.nn.head`.
         options: research knobs, `--stack-options`; a stack refuses those it does not know.
         settings: an instance of the record's settings class, or None.
     """
@@ -179,5 +180,6 @@ class LoadContext:
     config: Mapping[str, Any]
     device: torch.device
     scheme: Scheme
+    head_precision: Literal["f32out", "bf16", "fp32"] = "f32out"
     options: Mapping[str, str] = attrs.field(factory=dict)
     settings: object | None = None

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+# Kernels run in Triton's interpreter, which must be said before anything imports triton, as torch does.
+os.environ["TRITON_INTERPRET"] = "1"
 
 Distribution = Callable[..., Path]
 

@@ -41,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from spinf_core.engine.engine import Engine
     except ImportError as error:
-        raise SetupError(f"the engine cannot be imported ({error}); pip install 'spinf-core[engine]'") from error
+        brings = "'spinf-core[engine]'" if plugins.stacks else "spinf-smollm2, which brings it and a model for any CPU"
+        raise SetupError(f"the engine cannot be imported ({error}); pip install {brings}") from error
     # Libraries that print while a model loads must not spoil the JSON.
     with (
         contextlib.redirect_stdout(sys.stderr),

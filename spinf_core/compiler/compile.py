@@ -193,15 +193,16 @@ class _Compilation:
         return self.options.plan(end, query.options, query.case_insensitive, f"{query.param}.options")
 
     def _input(self, entry: ParsedInput) -> CompiledInput:
-        content = cut_content(entry.content, self.tokenizer)
         limit = self.request.limits.max_content_tokens
-        if content.tokens > limit:
+        text = entry.content
+        tokens = self.tokenizer.count(text)  # before the cut, which holds up other threads on a long text
+        if tokens > limit:
             raise Rejected(
                 "content_too_long",
-                f"the content has {content.tokens} tokens, at most {limit} are allowed; shorten it or split it into several "
-                "inputs",
+                f"the content has {tokens} tokens, at most {limit} are allowed; shorten it or split it into several inputs",
                 entry.messages_param,
             )
+        content = cut_content(text, self.tokenizer)
         joiner = Joiner(content, self.words)
         joiner.prepare([question.template for query in entry.queries for question in self.questions[id(query)]])
         branches: list[tuple[int, ...]] = []

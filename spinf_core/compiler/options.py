@@ -93,10 +93,11 @@ class OptionPlan:
         owners = [*self.single_option.tolist(), *(option for option, _ in self.chains)]
         logprob = np.full((len(values), len(self.options)), -np.inf)
         union = np.zeros(len(values))
-        for form, owner, counted in zip(forms, owners, self._counted, strict=True):
-            logprob[:, owner] = np.logaddexp(logprob[:, owner], form)
-            if counted:
-                union = union + np.exp(form)
+        with np.errstate(invalid="ignore"):  # a value that is not a number stays one, for the caller to find
+            for form, owner, counted in zip(forms, owners, self._counted, strict=True):
+                logprob[:, owner] = np.logaddexp(logprob[:, owner], form)
+                if counted:
+                    union = union + np.exp(form)
         highest = logprob.max(axis=1, keepdims=True)
         share = np.exp(logprob - highest)
         total = np.zeros((len(values), 1))

@@ -9,6 +9,7 @@ from typing import Any, Self
 from spinf_core.default_model import default_model, gpu_present
 from spinf_core.engine.loading import load
 from spinf_core.engine.service import ScoringService
+from spinf_core.errors import SetupError
 from spinf_core.plugins import discover
 from spinf_core.protocol import ScoreRequest, ScoreResponse
 from spinf_core.registry import Plugins
@@ -56,6 +57,7 @@ class Engine:
         self.fingerprint = loaded.fingerprint
         self.composition = loaded.composition
         self.service = ScoringService(loaded)
+        self._closed = False
 
     def score(self, request: Mapping[str, Any] | ScoreRequest, *, trusted: bool = True) -> ScoreResponse:
         """Score a request.
@@ -66,11 +68,15 @@ class Engine:
 
         Raises:
             Rejected: with the code, the message and the dotted path of what is wrong.
+            SetupError: the engine is closed.
         """
+        if self._closed:
+            raise SetupError("the engine is closed; make a new one")
         return self.service.score(request, trusted=trusted)
 
     def close(self) -> None:
         """Finish what runs and stop. A closed engine scores no more."""
+        self._closed = True
         self.service.close()
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from spinf_core.compiler.compile import CompiledRequest, FloorKey
@@ -29,6 +30,7 @@ class FloorDesk(Work):
         self._max_rows = max_rows
         self._wanted: dict[FloorKey, tuple[OptionPlan, tuple[int, ...]]] = {}
         self._waiting: dict[FloorKey, list[Ticket]] = {}
+        self._first: dict[FloorKey, Ticket] = {}  # who asked for it first, and is charged
         self._running: dict[int, tuple[JobRun, list[FloorKey]]] = {}
         self._bos: tuple[int, ...] = ()
 
@@ -41,8 +43,8 @@ class FloorDesk(Work):
                 ticket.floors[key] = known
                 continue
             if key not in self._waiting:
-                plan, branch = self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
-                ticket.floor_rows += len(branch) + plan.tokens_after_first
+                self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
+                self._first[key] = ticket
             self._waiting.setdefault(key, []).append(ticket)
 
     def forget(self, ticket: Ticket) -> None:
@@ -51,7 +53,7 @@ class FloorDesk(Work):
             if ticket in tickets:
                 tickets.remove(ticket)
                 if not tickets and self._wanted.pop(key, None) is not None:
-                    del self._waiting[key]
+                    del self._waiting[key], self._first[key]
 
     def peek(self) -> Part | None:
         """The next part; makes a job of what is wanted when those before have been taken."""
@@ -78,9 +80,12 @@ class FloorDesk(Work):
         """Take the values of a part that ran; the requests that got a floor from it."""
         run, keys = self._running[id(part.job)]
         run.fill(part, values)
+        self._charge(part.rows, keys)
         if not run.complete:
             return set()
         del self._running[id(part.job)]
+        for key in keys:
+            del self._first[key]
         served: set[Ticket] = set()
         for key, score in zip(keys, run.scores(), strict=True):
             if score.finite:
@@ -90,9 +95,20 @@ class FloorDesk(Work):
                 served.add(ticket)
         return served
 
+    def _charge(self, rows: int, keys: list[FloorKey]) -> None:
+        """Lay rows to the requests that asked first, by how many of the floors each asked for."""
+        left = rows
+        asked = Counter(self._first[key] for key in keys)
+        for number, (ticket, count) in enumerate(asked.items(), 1):
+            share = left if number == len(asked) else rows * count // len(keys)
+            ticket.floor_rows += share
+            left -= share
+
     def fail(self, part: Part) -> set[Ticket]:
         """The requests that waited for a part that could not be run; they get no floor."""
         _, keys = self._running.pop(id(part.job), (None, []))
         if self._next is not None and self._next.job is part.job:
             self._parts, self._next = iter(()), None
+        for key in keys:
+            self._first.pop(key, None)
         return {ticket for key in keys for ticket in self._waiting.pop(key, ())}

@@ -1,7 +1,6 @@
-"""The index arrays by which tree attention gathers the rows of one pass; made once per pass, shared by its layers.
+"""Which rows one pass's rows see, in arrays; made once per pass, shared by its layers.
 
-Rows are named in one space: stored rows of the past first [0, P), then the rows of the pass [P, P + N), then one row of zeros
-[P + N] that fills the unused lanes of a tile.
+Rows are named in one space: stored rows of the past first [0, P), then the rows of the pass [P, P + N).
 
 What a row's arithmetic may depend on is its own path alone. So content rows sit in tiles of `CONTENT_TILE` lanes by depth, and
 a row after the cut sits in the lane of a `PATH_TILE` by its depth after the cut, between its own ancestors and any of its
@@ -10,16 +9,17 @@ descendants: neither its lane nor the number of keys that its tile reads depends
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import attrs
 import numpy as np
 import torch
-from torch import Tensor
 
 from spinf_core.stack import CONTENT_TILE, IntArray, Pass
 
 PATH_TILE = 16
-BATCH_KEYS = 512  # tiles that read at most this many keys are batched over jobs; longer ones read their keys in place
-GATHER_ROWS = 1 << 17  # most keys gathered for one batch of tiles
+UNUSED = -1
+"""In place of a row: a lane or a key that nothing stands for."""
 
 
 @attrs.frozen(eq=False)
@@ -40,42 +40,18 @@ class KeptPaths:
 
 
 @attrs.frozen(eq=False)
-class Tiles:
-    """A batch of B tiles of T query lanes that read K keys each.
+class PathTiles:
+    """Tiles of `PATH_TILE` lanes that lie one behind another on a path after the cut, those of one number in a group.
 
     Attributes:
-        queries: [B·T] rows of the pass, without P.
-        keys: [B, K] rows in the joint space, or the first of K rows that lie one behind another (B is 1).
-        key_count: K.
-        rows: [·] rows of the pass that this batch answers for …
-        lanes: [·] … and their lanes in the flattened [B·T].
+        number: of the tile on the path, from 0; it reads (number + 1) · PATH_TILE keys.
+        queries: [B, PATH_TILE] rows of the pass that the tile answers for, `UNUSED` elsewhere.
+        keys: [B, (number + 1) · PATH_TILE] rows of the path by depth in the joint space, `UNUSED` behind its end.
     """
 
-    queries: Tensor
-    keys: Tensor | int
-    key_count: int
-    rows: Tensor
-    lanes: Tensor
-
-
-@attrs.frozen(eq=False)
-class BranchRows:
-    """The rows after the cut of one job, in batches of `CONTENT_TILE` lanes, against its whole content.
-
-    Attributes:
-        start, stop: rows of the pass.
-        queries: [B·T] rows of the pass, the last one repeated.
-        keys: as in `Tiles`, B being 1.
-        key_count: tokens of the content.
-        depth: [B·T] depth of each lane.
-    """
-
-    start: int
-    stop: int
-    queries: Tensor
-    keys: Tensor | int
-    key_count: int
-    depth: Tensor
+    number: int
+    queries: IntArray
+    keys: IntArray
 
 
 @attrs.frozen(eq=False)
@@ -83,23 +59,16 @@ class TreeLayout:
     """Everything that tree attention and recurrent layers need to know about one pass.
 
     Attributes:
-        rows: N. stored: P.
-        content: content rows by tiles. paths: rows after the cut against their own paths. branches: the same against contents.
+        pass_: the pass. kept: the paths of its past, or None. device: of the model.
         content_index: per job, its content's rows in the joint space by depth.
         previous: [N] the row before each on its path in the joint space, −1 at depth 0.
-        pass_: the pass. kept_rows: R, kept rows of its past.
     """
 
-    rows: int
-    stored: int
-    content: tuple[Tiles, ...]
-    paths: tuple[Tiles, ...]
-    branches: tuple[BranchRows, ...]
+    pass_: Pass
+    kept: KeptPaths | None
+    device: torch.device
     content_index: tuple[IntArray, ...]
     previous: IntArray
-    pass_: Pass
-    kept_rows: int
-    device: torch.device
 
     @classmethod
     def build(cls, pass_: Pass, kept: KeptPaths | None, device: torch.device) -> TreeLayout:
@@ -113,20 +82,27 @@ class TreeLayout:
             raise ValueError("tree attention does not place blocks of rows that see each other")
         stored = kept.stored if kept else 0
         content_index = tuple(_content_rows(pass_, kept, job, stored) for job in range(len(pass_.segments)))
-        previous = _previous(pass_, kept, stored)
-        zero = stored + pass_.rows
-        return cls(
-            rows=pass_.rows,
-            stored=stored,
-            content=tuple(_content_tiles(pass_, content_index, stored, zero, device)),
-            paths=tuple(_path_tiles(pass_, kept, previous, stored, zero, device)),
-            branches=tuple(_branch_rows(pass_, content_index, stored, device)),
-            content_index=content_index,
-            previous=previous,
-            pass_=pass_,
-            kept_rows=len(kept.cut) if kept else 0,
-            device=device,
-        )
+        return cls(pass_, kept, device, content_index, _previous(pass_, kept, stored))
+
+    @property
+    def rows(self) -> int:
+        """N, padding included."""
+        return self.pass_.rows
+
+    @property
+    def stored(self) -> int:
+        """P."""
+        return self.kept.stored if self.kept else 0
+
+    @property
+    def kept_rows(self) -> int:
+        """R, kept rows of the past."""
+        return len(self.kept.cut) if self.kept else 0
+
+    @cached_property
+    def path_tiles(self) -> tuple[PathTiles, ...]:
+        """One tile per row that ends a leaf's path or a full tile; the first such row at or below a row answers for it."""
+        return tuple(_path_tiles(self))
 
     def taps(self, width: int) -> IntArray:
         """[N, width] where a short convolution finds the `width` inputs before each row on its path, nearest last.
@@ -183,58 +159,8 @@ def _previous(pass_: Pass, kept: KeptPaths | None, stored: int) -> IntArray:
     return previous
 
 
-def _tensor(values: IntArray, device: torch.device) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int64, device=device)
-
-
-def _content_tiles(
-    pass_: Pass, content_index: tuple[IntArray, ...], stored: int, zero: int, device: torch.device
-) -> list[Tiles]:
-    batches: dict[int, list[tuple[IntArray, IntArray]]] = {}  # tile number -> (lanes' rows, keys) of each job
-    tiles = []
-    for job, index in enumerate(content_index):
-        start, cut_row, _ = pass_.segments[job]
-        if cut_row == start:
-            continue
-        done = len(index) - (cut_row - start)
-        for tile in range(done // CONTENT_TILE, -(-len(index) // CONTENT_TILE)):
-            first, last = tile * CONTENT_TILE, (tile + 1) * CONTENT_TILE
-            lanes = index[first:last] - stored
-            if last <= BATCH_KEYS:
-                keys = np.full(last, zero, np.int32)
-                keys[: len(index[:last])] = index[:last]
-                batches.setdefault(tile, []).append((lanes, keys))
-            elif last <= len(index) and done == 0:
-                tiles.append(_content_batch([lanes], int(index[0]), last, device))
-            else:
-                keys = np.full(last, zero, np.int32)
-                keys[: len(index)] = index[:last]
-                tiles.append(_content_batch([lanes], keys[None], last, device))
-    for tile, jobs in sorted(batches.items()):
-        step = max(1, GATHER_ROWS // ((tile + 1) * CONTENT_TILE))
-        for first in range(0, len(jobs), step):
-            some = jobs[first : first + step]
-            keys = np.stack([keys for _, keys in some])
-            tiles.append(_content_batch([lanes for lanes, _ in some], keys, (tile + 1) * CONTENT_TILE, device))
-    return tiles
-
-
-def _content_batch(lanes: list[IntArray], keys: IntArray | int, key_count: int, device: torch.device) -> Tiles:
-    queries = np.stack([np.resize(rows, CONTENT_TILE) for rows in lanes])
-    used = [np.arange(len(rows)) + batch * CONTENT_TILE for batch, rows in enumerate(lanes)]
-    return Tiles(
-        queries=_tensor(queries.reshape(-1), device),
-        keys=keys if isinstance(keys, int) else _tensor(keys, device),
-        key_count=key_count,
-        rows=_tensor(np.concatenate(lanes), device),
-        lanes=_tensor(np.concatenate(used), device),
-    )
-
-
-def _path_tiles(
-    pass_: Pass, kept: KeptPaths | None, previous: IntArray, stored: int, zero: int, device: torch.device
-) -> list[Tiles]:
-    """One tile per row that ends a leaf's path or a full tile; the first such row at or below a row answers for it."""
+def _path_tiles(layout: TreeLayout) -> list[PathTiles]:
+    pass_ = layout.pass_
     after = np.concatenate([np.arange(cut_row, stop) for _, cut_row, stop in pass_.segments] or [np.empty(0, int)])
     if not len(after):
         return []
@@ -242,77 +168,32 @@ def _path_tiles(
     ends = after[(depth % PATH_TILE == PATH_TILE - 1) | (pass_.end[after] == after + 1)]
     answering = np.searchsorted(ends, after)  # in pre-order a row's first child comes right behind it
     end_depth = pass_.depth[ends] - pass_.cut[pass_.job[ends]]
-
     tiles = []
-    for tile in range(int(end_depth.max()) // PATH_TILE + 1):
-        chosen = np.flatnonzero(end_depth // PATH_TILE == tile)
+    for number in range(int(end_depth.max()) // PATH_TILE + 1):
+        chosen = np.flatnonzero(end_depth // PATH_TILE == number)
         if not len(chosen):
             continue
-        key_count = (tile + 1) * PATH_TILE
-        keys = _paths(ends[chosen], end_depth[chosen], key_count, pass_, kept, previous, stored, zero)
-        step = max(1, GATHER_ROWS // key_count)
-        for first in range(0, len(chosen), step):
-            some = chosen[first : first + step]
-            mine = (answering >= some[0]) & (answering <= some[-1]) & (depth // PATH_TILE == tile)
-            rows = after[mine]
-            batch = np.searchsorted(some, answering[mine])
-            queries = np.repeat(ends[some], PATH_TILE)
-            lanes = batch * PATH_TILE + depth[mine] % PATH_TILE
-            queries[lanes] = rows
-            tiles.append(
-                Tiles(
-                    queries=_tensor(queries, device),
-                    keys=_tensor(keys[first : first + step], device),
-                    key_count=key_count,
-                    rows=_tensor(rows, device),
-                    lanes=_tensor(lanes, device),
-                )
-            )
+        mine = end_depth[answering] // PATH_TILE == number
+        queries = np.full((len(chosen), PATH_TILE), UNUSED, np.int32)
+        queries[np.searchsorted(chosen, answering[mine]), depth[mine] % PATH_TILE] = after[mine]
+        keys = _paths(layout, ends[chosen], end_depth[chosen], (number + 1) * PATH_TILE)
+        tiles.append(PathTiles(number, queries, keys))
     return tiles
 
 
-def _paths(
-    ends: IntArray,
-    depth: IntArray,
-    width: int,
-    pass_: Pass,
-    kept: KeptPaths | None,
-    previous: IntArray,
-    stored: int,
-    zero: int,
-) -> IntArray:
-    """[B, width] the rows after the cut on the path of each end, by depth, in the joint space; `zero` behind the end."""
-    paths = np.full((len(ends), width), zero, np.int32)
+def _paths(layout: TreeLayout, ends: IntArray, depth: IntArray, width: int) -> IntArray:
+    """[B, width] the rows after the cut on the path of each end, by depth, in the joint space."""
+    stored, pass_ = layout.stored, layout.pass_
+    paths = np.full((len(ends), width), UNUSED, np.int32)
     row, at = ends + stored, depth.copy()
     live = np.arange(len(ends))
     while len(live):
         paths[live, at[live]] = row[live]
-        row[live] = previous[row[live] - stored]
+        row[live] = layout.previous[row[live] - stored]
         at[live] -= 1
         live = live[(at[live] >= 0) & (row[live] >= stored)]
     for index in np.flatnonzero(at >= 0):  # the rest of the path lies in the past
-        assert kept is not None
-        tail = kept.tails[pass_.base[pass_.job[ends[index]]]]
+        assert layout.kept is not None
+        tail = layout.kept.tails[pass_.base[pass_.job[ends[index]]]]
         paths[index, : at[index] + 1] = tail[: at[index] + 1]
     return paths
-
-
-def _branch_rows(pass_: Pass, content_index: tuple[IntArray, ...], stored: int, device: torch.device) -> list[BranchRows]:
-    groups = []
-    for (start, cut_row, stop), index in zip(pass_.segments, content_index, strict=True):
-        if cut_row == stop or not len(index):
-            continue
-        count = -(-(stop - cut_row) // CONTENT_TILE) * CONTENT_TILE
-        rows = np.minimum(np.arange(cut_row, cut_row + count), stop - 1)
-        in_place = len(index) == cut_row - start
-        groups.append(
-            BranchRows(
-                start=int(cut_row),
-                stop=int(stop),
-                queries=_tensor(rows, device),
-                keys=int(start) + stored if in_place else _tensor(index[None], device),
-                key_count=len(index),
-                depth=_tensor(pass_.depth[rows], device),
-            )
-        )
-    return groups

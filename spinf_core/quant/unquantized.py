@@ -6,6 +6,7 @@ import torch
 
 from spinf_core.nn.linear import PlainLinear
 from spinf_core.quant.interface import SchemeContext
+from spinf_core.quant.reading import take_merged
 from spinf_core.weights import Weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -23,17 +24,7 @@ class Unquantized:
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> PlainLinear:
         """See `Scheme.linear`."""
-        parts = [
-            weights.take(f"{name}.weight", (rows, in_features), self.dtype)
-            for name, rows in zip(names, out_features, strict=True)
-        ]
-        biases = [
-            weights.take(f"{name}.bias", (rows,), self.dtype)
-            for name, rows in zip(names, out_features, strict=True)
-            if weights.has(f"{name}.bias")
-        ]
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return PlainLinear(weight.contiguous(), torch.cat(biases) if biases else None)
+        return PlainLinear(*take_merged(weights, names, out_features, in_features, self.dtype))
 
 
 def build(context: SchemeContext) -> Unquantized:

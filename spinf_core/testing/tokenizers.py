@@ -10,7 +10,7 @@ class TestMyTokenizer(TokenizerConformance):
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from spinf_core.compiler.content import Joiner, cut_content, merges_uncut, tokenize_templates
@@ -90,6 +90,8 @@ class TokenizerConformance:
 
     @_checked
     @given(text=texts(40), template=texts(6))
+    @example(text="\n" + " " * 112, template="!")  # the last space of a run goes to what follows it
+    @example(text="gate\n" + " " * 40, template="\n")  # white space up to the last line break may be one piece
     def test_branches_hold_the_tokens_of_the_whole_prompt(self, tokenizer: Tokenizer, text: str, template: str) -> None:
         """See `check_joins`."""
         check_joins(tokenizer, text, template)

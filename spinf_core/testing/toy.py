@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.nn.activation import sigmoid, silu
-from spinf_core.nn.attention import TreeAttention
+from spinf_core.nn.attention import tree_attention
 from spinf_core.nn.delta import tree_delta_rule
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
@@ -153,7 +153,7 @@ class ToyModel(Model):
         q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
         q, k = rotate(q, tables), rotate(k, tables)
         stored = (past.stored[0], past.stored[1]) if past else None
-        mixed = TreeAttention(layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
+        mixed = tree_attention(layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
         out = x + self.attention_out(mixed.reshape(len(x), -1))
         return out, LayerState(stored=store((k, v), stored, index) if index is not None else ())
 

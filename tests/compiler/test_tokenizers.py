@@ -41,7 +41,7 @@ class TestLlama3Splitting(TokenizerConformance):
         backend.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-        backend.train_from_iterator(CORPUS * 3, trainer)
+        backend.train_from_iterator([*CORPUS, "gate\n \n \n the"] * 3, trainer)
         return Tokenizer(backend)
 
 

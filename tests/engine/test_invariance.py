@@ -97,13 +97,22 @@ def test_among_siblings_that_share_one_to_k_tokens(engine: Engine) -> None:
             assert same(expected, score(engine, ["first"], queries)), f"{shared} words shared"
 
 
-@pytest.mark.parametrize("budget", [64, 96, 200, 1024])
+@pytest.mark.parametrize("budget", [64, 96, 200, 512])
 def test_with_any_budget_of_rows(engines: Callable[..., Engine], budget: int) -> None:
-    """Jobs share passes up to the budget; those beyond the largest are split by branches and read their content again."""
-    largest = max(budget, 300)
-    settings = {"engine.token_budget": budget, "engine.max_tokens": largest}
-    contents = ["first", "second", "tile", "long"]
-    assert score(engines(settings=settings), contents, QUERIES) == score(engines(), contents, QUERIES)
+    """Jobs share passes up to the budget."""
+    settings = {"engine.token_budget": budget}
+    assert score(engines(settings=settings), list(CONTENTS), QUERIES) == score(engines(), list(CONTENTS), QUERIES)
+
+
+@pytest.mark.parametrize(("largest", "contents"), [(104, ["first", "second", "third", "tile"]), (161, ["long", "tile"])])
+@pytest.mark.parametrize("bos", [False, True])
+def test_split_by_branches(engines: Callable[..., Engine], bos: bool, largest: int, contents: list[str]) -> None:
+    """A job of more rows than the engine runs at once is split, and its content and shared stems are read again."""
+    body = request(contents, QUERIES, empty_floor=False)
+    whole = engines(bos=bos).score(body)
+    split = engines(bos=bos, settings={"engine.token_budget": 64, "engine.max_tokens": largest}).score(body)
+    assert split.usage.processed_tokens > whole.usage.processed_tokens
+    assert numbers(split) == numbers(whole)
 
 
 def test_with_floors_cold_cached_and_in_other_company(tmp_path: Path, own_cache: Path, untested: None) -> None:
@@ -134,7 +143,8 @@ from pathlib import Path
 from spinf_core.testing.requests import numbers, query, request
 from spinf_core.testing.toy_plugin import toy_engine
 threads = int(sys.argv[2])
-with toy_engine(Path(sys.argv[1]), settings={"engine.threads": threads}) as engine:
+settings = {"engine.threads": threads, "engine.token_budget": 64, "engine.max_tokens": 256}
+with toy_engine(Path(sys.argv[1]), settings=settings) as engine:
     assert torch.get_num_threads() == threads
     queries = [query("\\nIs it red?"), query(" Is the gate", [" red", " north wing"]), query("tus:" + " of it" * 30)]
     packed = numbers(engine.score(request(" the north gate" * 40, *queries)))

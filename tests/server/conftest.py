@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import uvicorn
 
 from spinf_core.engine.loading import Loaded
@@ -22,6 +23,15 @@ from spinf_core.stack import Model
 from spinf_core.testing.toy import ToyModel
 
 PLUGINS = discover(only=())
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The toy is too small for two: they would only wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def settings_with(**flags: Any) -> Settings:
@@ -54,7 +64,9 @@ class LiveServer:
     def __init__(self, settings: Settings, service: ScoringService | None) -> None:
         self.state = ServerState(settings, PLUGINS, service)
         app, _ = build_app(self.state, PLUGINS.frontends)
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        # Told the protocol, asyncio switches Nagle's algorithm off, as it does for a server that binds by itself.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)

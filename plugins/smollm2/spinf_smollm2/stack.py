@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import silu
-from spinf_core.nn.attention import TreeAttention
+from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import write
@@ -131,7 +131,7 @@ class Llama(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
-        self.lm_head = LMHead(head)
+        self.lm_head = LMHead(head, precision=context.head_precision)
         weights.finish()
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
@@ -139,7 +139,7 @@ class Llama(Model):
         assert past is None or isinstance(past, PathState)
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
-        attention = TreeAttention(layout)
+        attention = tree_attention(layout)
         tables = self.rotary.tables(pass_.positions[0], self.dtype)
         x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device), self.embedding)
         new_paths = index = None

@@ -1,4 +1,4 @@
-"""On the real weights: whatever shares a pass with a question, in any order, split or cached, no bit of its scores moves."""
+"""On the real weights: whatever shares a pass with a question, in whatever order, split or cached, no bit of a score moves."""
 
 from __future__ import annotations
 

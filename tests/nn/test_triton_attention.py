@@ -1,0 +1,85 @@
+"""The Triton kernel in the interpreter, against the CPU's own attention."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+import torch
+
+from spinf_core.compiler.jobs import split
+from spinf_core.engine.packing import lay_out
+from spinf_core.engine.probes import random_probe
+from spinf_core.engine.sizes import Sizes
+from spinf_core.nn.cpu_attention import FlashTreeAttention
+from spinf_core.nn.layout import KeptPaths, TreeLayout
+from spinf_core.nn.state import keep_paths
+
+pytest.importorskip("triton", reason="triton has no wheel for this platform")
+
+from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, tile_shape
+
+SHAPES = [(4, 2, 64), (3, 1, 32), (2, 2, 128), (16, 1, 64), (4, 4, 80)]
+
+
+def make_layout(seed: int, contents: tuple[int, ...]) -> TreeLayout:
+    generator = np.random.default_rng(seed)
+    jobs = [random_probe(generator, 50, content, 5, 20).job() for content in contents]
+    batch = lay_out([next(split(job, job.rows)) for job in jobs], Sizes.up_to(1024))
+    return TreeLayout.build(batch.pass_, None, torch.device("cpu"))
+
+
+def inputs(rows: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, count, width, generator=generator).to(dtype) for count in (heads, kv_heads, kv_heads)]
+
+
+@pytest.mark.parametrize("window", [None, 9, 70])
+@pytest.mark.parametrize(("heads", "kv_heads", "width"), SHAPES)
+def test_equals_the_cpu_in_float32(heads: int, kv_heads: int, width: int, window: int | None) -> None:
+    layout = make_layout(heads, (1, 63, 64, 65, 0, 100))
+    q, k, v = inputs(layout.rows, heads, kv_heads, width, torch.float32)
+    expected = FlashTreeAttention(layout)(q, k, v, scale=0.3, window=window)
+    found = TritonTreeAttention(layout)(q, k, v, scale=0.3, window=window)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_equals_the_cpu_in_bfloat16() -> None:
+    layout = make_layout(1, (70, 3))
+    q, k, v = inputs(layout.rows, 4, 2, 64, torch.bfloat16)
+    expected = FlashTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125)
+    found = TritonTreeAttention(layout)(q, k, v, scale=0.125)
+    torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
+
+
+def test_continues_a_past() -> None:
+    """A branch behind kept rows equals itself in one pass."""
+    whole = make_layout(2, (70,))
+    pass_ = whole.pass_
+    _, cut_row, stop = pass_.segments[0]
+    last = cut_row - 1
+    kept, index = keep_paths(pass_, whole.content_index, whole.previous, None, [int(last)])
+    assert isinstance(kept, KeptPaths)
+    q, k, v = inputs(whole.rows, 4, 2, 64, torch.float32)
+    expected = TritonTreeAttention(whole)(q, k, v, scale=0.125)
+    after = attrs.evolve(
+        pass_,
+        job=np.where((np.arange(pass_.rows) >= cut_row) & (pass_.job == 0), 0, -1).astype(np.int32),
+        parent=np.where(pass_.parent == last, -1, pass_.parent).astype(np.int32),
+        segments=np.array([[cut_row, cut_row, stop]], np.int32),
+        base=np.array([0], np.int32),
+    )
+    layout = TreeLayout.build(after, kept, torch.device("cpu"))
+    found = TritonTreeAttention(layout)(q, k, v, scale=0.125, past=(k[index], v[index]))
+    assert torch.equal(found[cut_row:stop], expected[cut_row:stop])
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("head_dim", [64, 256, 512])
+def test_tiles_have_a_power_of_two_of_lanes(group: int, width: int, head_dim: int) -> None:
+    fold, block, _, _ = tile_shape(width, group, head_dim)
+    lanes = width * fold
+    assert lanes & (lanes - 1) == 0
+    assert group % fold == 0
+    assert block >= 16
