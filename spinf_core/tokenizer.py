@@ -137,14 +137,17 @@ class Tokenizer:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the tokenizer's canonical JSON and of its BOS, in hex."""
-        canonical = json.dumps([json.loads(self._backend.to_str()), self.bos], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """SHA-256 of the tokenizer as its library writes it, and of its BOS, in hex."""
+        return hashlib.sha256(f"{self._backend.to_str()}\n{self.bos}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; no BOS, no control tokens."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has. Other threads go on meanwhile, as the library lets them in batches only."""
+        return len(self._backend.encode_batch_fast([text], add_special_tokens=False)[0])
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int | None]]:
         """Token ids of a text, the character at which each begins, and the number of the pre-tokenizer's piece that it is in.
