@@ -17,7 +17,7 @@ from .prompts import CONTENTS
 
 pytestmark = pytest.mark.weights
 
-INPUTS = {name: CONTENTS[name] for name in ("a letter", "half a word", "prose", "digits", "JSON", "emoji", "code")}
+INPUTS = {name: CONTENTS[name] for name in ("a letter", "half a word", "prose", "JSON", "emoji")}
 QUERIES: dict[str, dict[str, Any]] = {
     "refund": {"template": "\n\nIs the customer asking for a refund?\nAnswer:{?}", "options": [" yes", " no"]},
     "angry": {"template": "\n\nIs the customer angry?\nAnswer:{?}", "options": [" certainly not", " certainly", " unclear"]},
