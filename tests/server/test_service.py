@@ -7,6 +7,7 @@ import time
 from concurrent.futures import CancelledError
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from spinf_core.compiler.jobs import split
 from spinf_core.engine.probes import Probe
 from spinf_core.engine.scheduler import Scheduler, Work
 from spinf_core.engine.service import ScoringService
+from spinf_core.engine.sizes import Sizes
 from spinf_core.errors import Rejected
 from spinf_core.testing.toy import ToyModel
 
@@ -257,3 +259,32 @@ def test_a_part_over_the_budget_runs_alone_and_starves_nobody() -> None:
     scheduler.add(work_of(500, 500, 500))
     scheduler.add(work_of(10))
     assert taken(scheduler) == [[500], [10], [500], [500]]
+
+
+@pytest.mark.parametrize("failing", [{1, 2}, {2, 3}, {3, 4}])
+def test_a_floor_that_fails_in_one_of_its_passes_fails_its_request_alone(
+    failing: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor takes several passes; one of them, and then half of it, runs out of memory."""
+    loaded = toy_loaded(settings_with(limits__max_option_tokens=10), budget=48)
+    service = ScoringService(attrs.evolve(loaded, max_rows=64, sizes=Sizes.up_to(48, 64)))
+    options = [f" {first}x{second}q{first}" for first in "abcdefgh" for second in "ijklmnop"]
+    body = request_body()
+    body["scoring"]["queries"] = [{"id": "long", "template": "\nIt is in the{?}", "options": options}]
+    forward, runs = ToyModel.forward, []
+
+    def fails(self: ToyModel, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        runs.append(len(pass_.ids))
+        if len(runs) in failing:
+            raise torch.OutOfMemoryError("no memory left")
+        return forward(self, pass_, past, keep)
+
+    monkeypatch.setattr(ToyModel, "forward", fails)
+    with pytest.raises(Rejected) as refused:
+        service.score(body)
+    assert refused.value.code == "request_too_large"
+    runs[:] = [0] * 10
+    assert service.score(body).results == service.score(body).results
+    assert service.degraded is None
+    assert len(runs) > 14
+    service.close()
