@@ -167,6 +167,13 @@ class ScoringService:
                 floor_bytes=self._cache.bytes,
             )
 
+    def abandon(self, error: Rejected) -> None:
+        """Refuse whatever was accepted and is not finished."""
+        with self._changed:
+            unfinished = list(self._open)
+        for ticket in unfinished:
+            self._fail(ticket, error)
+
     def close(self) -> None:
         """Finish what was accepted, then stop. A closed service accepts nothing."""
         with self._changed:
@@ -323,9 +330,7 @@ class ScoringService:
     def _degrade(self, why: str) -> None:
         with self._changed:
             self._degraded = why
-            lost = list(self._open)
-        for ticket in lost:
-            self._fail(ticket, Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
+        self.abandon(Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
 
 
 def _resolve(future: Future[ScoreResponse], how: Callable[[Future[ScoreResponse]], None]) -> None:

@@ -18,6 +18,9 @@ from spinf_core.server.metrics import registry_of
 from spinf_core.server.middleware import RequestIds, add_error_handlers
 from spinf_core.server.state import ServerState
 
+PROBE = ["GET", "HEAD"]
+"""Methods of the health paths: some load balancers probe with HEAD."""
+
 
 def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> tuple[FastAPI, list[RunningFrontend]]:
     """The application, and the front ends that serve by themselves.
@@ -64,11 +67,11 @@ def _claims(routes: Iterable[object]) -> list[tuple[str, str]]:
 def _health(state: ServerState) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/healthz")
+    @router.api_route("/healthz", methods=PROBE)
     async def healthz() -> Response:
         return JSONResponse({"ok": True})
 
-    @router.get("/readyz")
+    @router.api_route("/readyz", methods=PROBE)
     async def readyz() -> Response:
         degraded = state.service.degraded if state.service else None
         if state.service is not None and not degraded and not state.draining:
@@ -77,7 +80,7 @@ def _health(state: ServerState) -> APIRouter:
         found = {name: value for name, value in why.items() if value is not None}
         return JSONResponse({"ready": False, **(found or {"error": "warming_up"})}, 503, {"Retry-After": "5"})
 
-    @router.get("/livez")
+    @router.api_route("/livez", methods=PROBE)
     async def livez() -> Response:
         degraded = state.service.degraded if state.service else state.error or "warming_up"
         return JSONResponse({"live": False, "error": degraded}, 503) if degraded else JSONResponse({"live": True})
