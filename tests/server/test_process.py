@@ -88,6 +88,18 @@ def test_a_port_in_use_is_named_before_anything_is_loaded(start: Start) -> None:
     assert "listening" not in text
 
 
+def test_a_slow_load_is_listening_at_once_and_ready_only_when_it_is_done(start: Start) -> None:
+    server = start(loading=1.5)
+    url = server.listen()
+    seen: list[list[int]] = []
+    while not seen or seen[-1] != [200, 200, 200]:
+        seen.append([httpx.get(url + path).status_code for path in ("/healthz", "/livez", "/readyz")])
+        time.sleep(0.02)
+    assert len(seen) > 3
+    assert all(found == [200, 503, 503] for found in seen[:-2])
+    assert score(url, 1) == 200
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_model_loads_ends_the_process_at_once(start: Start, sent: signal.Signals) -> None:
     server = start(loading=60)
