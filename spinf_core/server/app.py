@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, routing
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.routing import BaseRoute
 
 from spinf_core.errors import SetupError
 from spinf_core.records import Frontend
@@ -36,8 +36,8 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
     async def authorize(request: Request) -> None:
         request.state.trusted = state.trust(request.headers.get("authorization"))
 
-    claimed = dict.fromkeys(_claims(app.routes), "core")
     app.include_router(_metrics(state), dependencies=[Depends(authorize)])
+    claimed = dict.fromkeys(_claims(app.routes), "core")
     running = []
     for item in frontends:
         context = FrontendContext(name=item.record.name, settings=state.settings.of_record(item.record))
@@ -59,9 +59,11 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
     return app, running
 
 
-def _claims(routes: Iterable[object]) -> list[tuple[str, str]]:
+def _claims(routes: Sequence[BaseRoute]) -> list[tuple[str, str]]:
     """The paths and methods that routes serve."""
-    return [(route.path, method) for route in routes if isinstance(route, APIRoute) for method in sorted(route.methods or ())]
+    # Later versions of FastAPI keep a router that another one includes whole, and bring what looks into it.
+    flat = getattr(routing, "iter_route_contexts", iter)(routes)
+    return [(route.path, method) for route in flat for method in sorted(getattr(route, "methods", None) or ())]
 
 
 def _health(state: ServerState) -> APIRouter:
