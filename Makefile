@@ -1,4 +1,4 @@
-# make demo: a table of answers about one message, from nothing but Python 3.11 or 3.12 and a network.
+# make demo: a table of answers about one message, and the same over HTTP, from Python 3.11 or 3.12 and a network.
 # make test: lint, types, import rules and every test.
 # Both install into .venv, again only when what they install has changed.
 
@@ -13,6 +13,8 @@ METADATA := pyproject.toml $(PLUGINS:%=%/pyproject.toml) constraints.txt
 
 demo: $(VENV)/.demo
 	$(BIN)/spinf score examples/support.json --table
+	@echo
+	@examples/serve_demo.sh $(BIN)/spinf
 
 # Pytest comes last, so that its summary is what a log ends with.
 test: lint types imports

@@ -78,6 +78,8 @@ class FloorDesk(Work):
 
     def fill(self, part: Part, values: Values) -> set[Ticket]:
         """Take the values of a part that ran; the requests that got a floor from it."""
+        if id(part.job) not in self._running:  # another part of its job has failed
+            return set()
         run, keys = self._running[id(part.job)]
         run.fill(part, values)
         self._charge(part.rows, keys)
@@ -105,9 +107,10 @@ class FloorDesk(Work):
             left -= share
 
     def fail(self, part: Part) -> set[Ticket]:
-        """The requests that waited for a part that could not be run; they get no floor."""
+        """The requests that waited for a part that could not be run; they get no floor. The rest of its job is dropped."""
         _, keys = self._running.pop(id(part.job), (None, []))
-        if self._next is not None and self._next.job is part.job:
+        upcoming = super().peek()
+        if upcoming is not None and upcoming.job is part.job:
             self._parts, self._next = iter(()), None
         for key in keys:
             self._first.pop(key, None)

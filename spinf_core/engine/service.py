@@ -84,7 +84,10 @@ class ScoringService:
         self._outcomes: dict[str, int] = {}
         self._passes = self._rows = self._padding = self._questions = 0
         self._busy = 0.0
-        self._workers = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="spinf-host")
+        threads = min(4, os.cpu_count() or 1)
+        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="spinf-prepare")
+        # Of their own, so that a response that is due does not queue behind requests that are still to be compiled.
+        self._responders = ThreadPoolExecutor(threads, thread_name_prefix="spinf-respond")
         self._device = Thread(target=self._run, name="spinf-device", daemon=True)
         self._device.start()
 
@@ -167,6 +170,13 @@ class ScoringService:
                 floor_bytes=self._cache.bytes,
             )
 
+    def abandon(self, error: Rejected) -> None:
+        """Refuse whatever was accepted and is not finished."""
+        with self._changed:
+            unfinished = list(self._open)
+        for ticket in unfinished:
+            self._fail(ticket, error)
+
     def close(self) -> None:
         """Finish what was accepted, then stop. A closed service accepts nothing."""
         with self._changed:
@@ -174,6 +184,7 @@ class ScoringService:
             self._changed.notify_all()
         self._device.join()
         self._workers.shutdown()
+        self._responders.shutdown()
 
     # Worker threads
 
@@ -305,7 +316,7 @@ class ScoringService:
         for ticket, error in failed.items():
             self._fail(ticket, error)
         for ticket in complete:
-            self._workers.submit(self._respond, ticket)
+            self._responders.submit(self._respond, ticket)
 
     def _outcomes_of(self, parts: list[Part]) -> list[Outcome]:
         """The values of each part, or why there are none; a fault of one part is not laid at the others' door."""
@@ -323,9 +334,7 @@ class ScoringService:
     def _degrade(self, why: str) -> None:
         with self._changed:
             self._degraded = why
-            lost = list(self._open)
-        for ticket in lost:
-            self._fail(ticket, Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
+        self.abandon(Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
 
 
 def _resolve(future: Future[ScoreResponse], how: Callable[[Future[ScoreResponse]], None]) -> None:

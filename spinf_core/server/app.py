@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, routing
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.routing import BaseRoute
 
 from spinf_core.errors import SetupError
 from spinf_core.records import Frontend
@@ -17,6 +17,9 @@ from spinf_core.server.interface import FrontendContext, RoutesFrontend, Running
 from spinf_core.server.metrics import registry_of
 from spinf_core.server.middleware import RequestIds, add_error_handlers
 from spinf_core.server.state import ServerState
+
+PROBE = ["GET", "HEAD"]
+"""Methods of the health paths: some load balancers probe with HEAD."""
 
 
 def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> tuple[FastAPI, list[RunningFrontend]]:
@@ -33,8 +36,8 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
     async def authorize(request: Request) -> None:
         request.state.trusted = state.trust(request.headers.get("authorization"))
 
-    claimed = dict.fromkeys(_claims(app.routes), "core")
     app.include_router(_metrics(state), dependencies=[Depends(authorize)])
+    claimed = dict.fromkeys(_claims(app.routes), "core")
     running = []
     for item in frontends:
         context = FrontendContext(name=item.record.name, settings=state.settings.of_record(item.record))
@@ -56,19 +59,21 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
     return app, running
 
 
-def _claims(routes: Iterable[object]) -> list[tuple[str, str]]:
+def _claims(routes: Sequence[BaseRoute]) -> list[tuple[str, str]]:
     """The paths and methods that routes serve."""
-    return [(route.path, method) for route in routes if isinstance(route, APIRoute) for method in sorted(route.methods or ())]
+    # Later versions of FastAPI keep a router that another one includes whole, and bring what looks into it.
+    flat = getattr(routing, "iter_route_contexts", iter)(routes)
+    return [(route.path, method) for route in flat for method in sorted(getattr(route, "methods", None) or ())]
 
 
 def _health(state: ServerState) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/healthz")
+    @router.api_route("/healthz", methods=PROBE)
     async def healthz() -> Response:
         return JSONResponse({"ok": True})
 
-    @router.get("/readyz")
+    @router.api_route("/readyz", methods=PROBE)
     async def readyz() -> Response:
         degraded = state.service.degraded if state.service else None
         if state.service is not None and not degraded and not state.draining:
@@ -77,7 +82,7 @@ def _health(state: ServerState) -> APIRouter:
         found = {name: value for name, value in why.items() if value is not None}
         return JSONResponse({"ready": False, **(found or {"error": "warming_up"})}, 503, {"Retry-After": "5"})
 
-    @router.get("/livez")
+    @router.api_route("/livez", methods=PROBE)
     async def livez() -> Response:
         degraded = state.service.degraded if state.service else state.error or "warming_up"
         return JSONResponse({"live": False, "error": degraded}, 503) if degraded else JSONResponse({"live": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spinf_core.errors import Rejected
 from spinf_core.protocol import request_id
+from spinf_core.server.state import draining
 
 _log = logging.getLogger("spinf.http")
 
@@ -23,7 +25,10 @@ CLIENT_GONE = 499
 
 
 class RequestIds:
-    """Gives every HTTP request an id, returns it in `X-Request-Id`, and logs one line when the response is done."""
+    """Gives every HTTP request an id, returns it in `X-Request-Id`, and logs one line when the response is done.
+
+    Outside of everything that may fail, so that a fault of ours is answered with the id too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -45,8 +50,20 @@ class RequestIds:
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", id_.encode())]
             await send(message)
 
+        async def answer(error: Rejected) -> None:
+            await error_response(Request(scope), error)(scope, receive, send_with_id)
+
         try:
             await self.app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # the server stops, and the time that it had to finish is over
+            if status != CLIENT_GONE:
+                raise
+            await answer(draining())
+        except Exception:
+            if status != CLIENT_GONE:
+                raise
+            _log.exception("request %s failed", id_)
+            await answer(Rejected("engine_error", "the server failed; the failure was logged under this id"))
         finally:
             level = logging.DEBUG if scope["path"] in ("/healthz", "/livez", "/readyz", "/metrics") else logging.INFO
             milliseconds = 1000 * (time.perf_counter() - began)
@@ -72,14 +89,9 @@ def add_error_handlers(app: FastAPI) -> None:
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        logging.getLogger(__name__).error("request %s failed", request.state.request_id, exc_info=error)
-        return error_response(request, Rejected("engine_error", "the server failed; the failure was logged under this id"))
-
     app.add_exception_handler(Rejected, rejected)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, gone)
-    app.add_exception_handler(Exception, unexpected)
 
 
 def error_response(request: Request, error: Rejected, headers: Any = None) -> Response:

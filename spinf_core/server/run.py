@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -20,8 +21,9 @@ from spinf_core.errors import SetupError
 from spinf_core.records import Frontend
 from spinf_core.registry import Plugins, Registered, composition_table
 from spinf_core.server.app import build_app
+from spinf_core.server.interface import RunningFrontend
 from spinf_core.server.middleware import JsonLines, PlainLines
-from spinf_core.server.state import ServerState
+from spinf_core.server.state import ServerState, draining
 from spinf_core.settings import Settings
 
 _log = logging.getLogger("spinf")
@@ -45,20 +47,32 @@ def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> 
         name, why = default_model(plugins, gpu_present())
     host = settings.server.host or ("127.0.0.1" if _open(settings) else "0.0.0.0")
     config = uvicorn.Config(app, host, settings.server.port, log_config=None, access_log=False, lifespan="off")
-    server = _Server(config, state)
-    server.load = lambda: _load(state, name, why, chosen, note)
-    for frontend in running:
-        threading.Thread(target=frontend.run, args=(state,), daemon=True).start()
-    reach = "this machine only, as no token is set; use --token or --host to change that" if _open(settings) else "with a token"
-    note(f"listening on http://{host}:{settings.server.port}" + (f" ({reach})" if settings.server.host is None else ""))
-    server.run()
+    reach = ""
+    if settings.server.host is None:
+        reach = " (this machine only, as no token is set; use --token or --host to change that)" if _open(settings) else ""
+
+    def listening(port: int) -> None:
+        note(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}{reach}")
+        for frontend in running:
+            threading.Thread(target=_run_frontend, args=(frontend, state), daemon=True).start()
+
+    server = _Server(config, state, listening, lambda: _load(state, name, why, chosen, note))
+    try:
+        server.run()
+    except SystemExit as error:  # how uvicorn says that it cannot listen, beside a line in the log
+        raise SetupError(
+            f"cannot listen on {host}:{settings.server.port}, see the line above; choose another --port or --host"
+        ) from error
     if state.service is not None:
         state.service.close()
-    if not server.started:
-        raise SetupError(f"cannot listen on {host}:{settings.server.port}; see the line above, and choose another --port")
     if state.error is not None:
-        print(f"spinf: {state.error}", file=sys.stderr)
+        note(f"spinf: {state.error}")
         return 2
+    if server.loading:
+        # A thread that loads a model cannot be stopped, and torch aborts when the interpreter ends beneath it.
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 
@@ -73,6 +87,13 @@ def _open(settings: Settings) -> bool:
     return settings.server.token is None and settings.server.trusted_token is None
 
 
+def _run_frontend(frontend: RunningFrontend, state: ServerState) -> None:
+    try:
+        frontend.run(state)
+    except Exception:
+        _log.exception("front end %s failed; the others go on", type(frontend).__name__)
+
+
 def _load(state: ServerState, name: str, why: str, frontends: list[Registered[Frontend]], note: Callable[[str], None]) -> None:
     loaded = load(name, why, state.settings, state.plugins, note)
     warm_up(loaded, loaded.settings.engine.warmup, note)
@@ -85,23 +106,33 @@ def _load(state: ServerState, name: str, why: str, frontends: list[Registered[Fr
 class _Server(uvicorn.Server):
     """uvicorn, with loading beside serving and a drain before the end."""
 
-    load: Callable[[], None]
-
-    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, listening: Callable[[int], None], load: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._state = state
+        self._listening = listening
+        self._load_model = load
+        self._loader = threading.Thread(target=self._load, name="spinf-load", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = False
+
+    @property
+    def loading(self) -> bool:
+        """Whether the model is still being loaded."""
+        return self._loader.is_alive()
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listen, then load on another thread."""
         await super().startup(sockets)  # type: ignore[arg-type]
         self._loop = asyncio.get_running_loop()
         if not self.should_exit:
-            threading.Thread(target=self._load, name="spinf-load", daemon=True).start()
+            self._listening(self.servers[0].sockets[0].getsockname()[1])
+            self._loader.start()
 
     def _load(self) -> None:
         try:
-            self.load()
+            self._load_model()
         except Exception as error:
             self._state.error = str(error) if isinstance(error, SetupError) else f"the model could not be loaded: {error!r}"
             if not isinstance(error, SetupError):
@@ -110,23 +141,22 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, stop at the second."""
-        if self._state.draining and self._stopping:
+        if self._stopping or self._loop is None:
             self.force_exit = self.should_exit = True
             return
         self._stopping = True
         self._state.draining = True
         _log.info("%s: finishing what was accepted", signal.Signals(sig).name)
-        if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
-
-    _stopping = False
+        asyncio.run_coroutine_threadsafe(self._drain(), self._loop)
 
     async def _drain(self) -> None:
-        """Wait for accepted requests, then for their responses to be sent; uvicorn waits for those itself."""
+        """Wait for accepted requests, refuse those that take too long; uvicorn waits for the responses to be sent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._state.settings.server.drain_seconds
         while loop.time() < deadline and self._state.service is not None and self._state.service.waiting:
             await asyncio.sleep(0.05)
+        if self._state.service is not None:
+            self._state.service.abandon(draining())
         self.config.timeout_graceful_shutdown = max(1, int(deadline - loop.time()))
         self.should_exit = True
 

@@ -23,6 +23,11 @@ BODY_SECONDS = 60
 """A body that takes longer to arrive is refused."""
 
 
+def draining() -> Rejected:
+    """What a stopping server answers."""
+    return Rejected("draining", "this server finishes what it has and takes nothing new; try another one", retry_after=5)
+
+
 @attrs.define(eq=False)
 class ServerState:
     """The server's state, and what front ends call.
@@ -33,6 +38,7 @@ class ServerState:
         error: why loading failed.
         draining: whether new requests are refused.
         started: seconds since 1970.
+        arriving: bytes of bodies that are being read.
     """
 
     settings: Settings
@@ -41,6 +47,7 @@ class ServerState:
     error: str | None = None
     draining: bool = False
     started: float = attrs.field(factory=time.time)
+    arriving: int = 0
 
     def trust(self, authorization: str | None) -> bool:
         """Whether the bearer of a header is trusted. Without any token everybody is; with an access token alone, its holders.
@@ -53,9 +60,10 @@ class ServerState:
             return True
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() == "bearer":
-            if trusted is not None and _same(given.strip(), trusted):
+            sent = given.strip().encode("latin-1")  # as starlette decodes headers
+            if trusted is not None and _same(sent, trusted):
                 return True
-            if token is not None and _same(given.strip(), token):
+            if token is not None and _same(sent, token):
                 return trusted is None
         raise Rejected("invalid_token", "send the header 'Authorization: Bearer TOKEN' with a token of this server")
 
@@ -66,7 +74,7 @@ class ServerState:
             Rejected: `warming_up`, `draining` or `model_unavailable`.
         """
         if self.draining:
-            raise Rejected("draining", "this server finishes what it has and takes nothing new", retry_after=5)
+            raise draining()
         if self.error is not None or (self.service is not None and self.service.degraded):
             raise Rejected("model_unavailable", "the model does not run any more; try another server", retry_after=30)
         if self.service is None:
@@ -88,7 +96,7 @@ class ServerState:
             extra: members added to the response.
         """
         service = self.ready_service()
-        body = await read_body(request, self.settings.server.max_body_bytes)
+        body = await self.read_body(request)
         ticket = service.submit(
             body, trusted=request.state.trusted, missing_scoring=missing_scoring, id_=request.state.request_id
         )
@@ -97,9 +105,44 @@ class ServerState:
         content = await asyncio.to_thread(_render, response, extra or {}, packed)
         return Response(content, media_type="application/json")
 
+    async def read_body(self, request: Request) -> bytes:
+        """The body, refused while it streams once it is too large.
 
-def _same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
+        The bodies that arrive at the same time take at most what a full queue of the largest would.
+
+        Raises:
+            Rejected: `body_too_large`; `concurrency_limit` where too much arrives; `invalid_json` for a body that is compressed
+                or takes too long.
+        """
+        limit = self.settings.server.max_body_bytes
+        too_large = Rejected("body_too_large", f"the body is larger than {limit} bytes; send fewer inputs or questions at once")
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise too_large
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity":
+            raise Rejected("invalid_json", f"the body has content-encoding {encoding}; send it as it is, uncompressed")
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    self.arriving += len(chunk)
+                    if size > limit:
+                        raise too_large
+                    if self.arriving > limit * self.settings.server.queue:
+                        raise Rejected("concurrency_limit", "too much arrives at once; send this again later", retry_after=1)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise Rejected("invalid_json", f"the body did not arrive within {BODY_SECONDS} seconds") from None
+        finally:
+            self.arriving -= size
+        return b"".join(chunks)
+
+
+def _same(given: bytes, expected: str) -> bool:
+    return hmac.compare_digest(given, expected.encode("utf-8", "surrogateescape"))
 
 
 def _render(response: ScoreResponse, extra: dict[str, Any], packed: int | None) -> bytes:
@@ -107,26 +150,6 @@ def _render(response: ScoreResponse, extra: dict[str, Any], packed: int | None) 
     if packed is not None:
         members["engine"] = {"packed_tokens": packed}
     return json.dumps(members, ensure_ascii=False, allow_nan=False).encode()
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body, refused while it streams once it is larger than `limit` bytes."""
-    too_large = Rejected("body_too_large", f"the body is larger than {limit} bytes; send fewer inputs or questions at once")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit:
-                    raise too_large
-                chunks.append(chunk)
-    except TimeoutError:
-        raise Rejected("invalid_json", f"the body did not arrive within {BODY_SECONDS} seconds") from None
-    return b"".join(chunks)
 
 
 async def finished(request: Request, service: ScoringService, ticket: Ticket) -> ScoreResponse:

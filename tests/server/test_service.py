@@ -7,13 +7,16 @@ import time
 from concurrent.futures import CancelledError
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
+from spinf_core.compiler.compile import Compiler
 from spinf_core.compiler.jobs import split
 from spinf_core.engine.probes import Probe
 from spinf_core.engine.scheduler import Scheduler, Work
 from spinf_core.engine.service import ScoringService
+from spinf_core.engine.sizes import Sizes
 from spinf_core.errors import Rejected
 from spinf_core.testing.toy import ToyModel
 
@@ -26,9 +29,11 @@ class GatedModel(ToyModel):
     def __init__(self) -> None:
         super().__init__()
         self.gate = threading.Event()
+        self.entered = threading.Event()
         self.passes: list[int] = []
 
     def forward(self, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        self.entered.set()
         assert self.gate.wait(20)
         self.passes.append(int((pass_.job >= 0).sum()))
         return super().forward(pass_, past, keep)
@@ -130,15 +135,15 @@ def test_a_small_request_behind_a_large_one_waits_at_most_three_passes() -> None
     model.gate.set()
     while len(model.passes) < 3:
         time.sleep(0.001)
-    before = len(model.passes)
     small = service.submit(request_body("The small one."))
     while small.compiled is None:
         time.sleep(0.0005)
     compiled_after = len(model.passes)
     small.future.result(30)
     assert len(model.passes) - compiled_after <= 3
-    assert before < compiled_after + 3
+    assert not first.future.done()
     first.future.result(60)
+    assert len(model.passes) > 50
     service.close()
 
 
@@ -257,3 +262,52 @@ def test_a_part_over_the_budget_runs_alone_and_starves_nobody() -> None:
     scheduler.add(work_of(500, 500, 500))
     scheduler.add(work_of(10))
     assert taken(scheduler) == [[500], [10], [500], [500]]
+
+
+@pytest.mark.parametrize("failing", [{1, 2}, {2, 3}, {3, 4}])
+def test_a_floor_that_fails_in_one_of_its_passes_fails_its_request_alone(
+    failing: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor takes several passes; one of them, and then half of it, runs out of memory."""
+    loaded = toy_loaded(settings_with(limits__max_option_tokens=10), budget=48)
+    service = ScoringService(attrs.evolve(loaded, max_rows=64, sizes=Sizes.up_to(48, 64)))
+    options = [f" {first}x{second}q{first}" for first in "abcdefgh" for second in "ijklmnop"]
+    body = request_body()
+    body["scoring"]["queries"] = [{"id": "long", "template": "\nIt is in the{?}", "options": options}]
+    forward, runs = ToyModel.forward, []
+
+    def fails(self: ToyModel, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        runs.append(len(pass_.ids))
+        if len(runs) in failing:
+            raise torch.OutOfMemoryError("no memory left")
+        return forward(self, pass_, past, keep)
+
+    monkeypatch.setattr(ToyModel, "forward", fails)
+    with pytest.raises(Rejected) as refused:
+        service.score(body)
+    assert refused.value.code == "request_too_large"
+    runs[:] = [0] * 10
+    assert service.score(body).results == service.score(body).results
+    assert service.degraded is None
+    assert len(runs) > 14
+    service.close()
+
+
+def test_a_response_that_is_due_does_not_queue_behind_requests_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, compiling = GatedModel(), threading.Event()
+    service = ScoringService(toy_loaded(model=model))
+    first = service.submit(request_body())
+    assert model.entered.wait(20)
+    compile_ = Compiler.compile
+
+    def slowly(self: Compiler, request: Any) -> Any:
+        assert compiling.wait(20)
+        return compile_(self, request)
+
+    monkeypatch.setattr(Compiler, "compile", slowly)
+    others = [service.submit(request_body()) for _ in range(10)]
+    model.gate.set()
+    expected = first.future.result(10).results
+    compiling.set()
+    assert all(other.future.result(30).results == expected for other in others)
+    service.close()

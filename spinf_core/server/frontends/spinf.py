@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from spinf_core.errors import Rejected
 from spinf_core.options import TABLES
 from spinf_core.server.formed import formed_request, formed_response, translate
 from spinf_core.server.interface import FrontendContext
-from spinf_core.server.state import ServerState, finished, read_body
+from spinf_core.server.state import ServerState, finished
 
 
 class SpinfFrontend:
@@ -106,13 +107,14 @@ def _trusted(state: ServerState) -> APIRouter:
     @router.post("/score")
     async def score(request: Request) -> Response:
         service = state.ready_service()
-        formed = formed_request(await read_body(request, state.settings.server.max_body_bytes))
+        formed = await asyncio.to_thread(formed_request, await state.read_body(request))
         ticket = service.submit(formed, trusted=True, id_=request.state.request_id)
         try:
             response = await finished(request, service, ticket)
         except Rejected as error:
             raise translate(error) from None
-        return Response(json.dumps(formed_response(response), ensure_ascii=False), media_type="application/json")
+        content = await asyncio.to_thread(lambda: json.dumps(formed_response(response), ensure_ascii=False, allow_nan=False))
+        return Response(content, media_type="application/json")
 
     return router
 
