@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from spinf_core.nn.linear import InputFormat
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import take_merged
+from spinf_core.quant.unquantized import LEAST_ROWS
 from spinf_core.weights import Weights
 
 LARGEST = 127
-LEAST_ROWS = 32  # torch's int8 product on CUDA takes more than 16
+INT8_ROWS = 32  # torch's int8 product on CUDA takes more than 16
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,8 +60,8 @@ class Int8Linear:
     def _int8_product(self, x: Tensor) -> Tensor:
         rows = len(x)
         quantized, scale = quantize_rows(x)
-        if rows < LEAST_ROWS:
-            quantized = F.pad(quantized, (0, 0, 0, LEAST_ROWS - rows))
+        if rows < INT8_ROWS:
+            quantized = F.pad(quantized, (0, 0, 0, INT8_ROWS - rows))
         sums = torch._int_mm(quantized, self.weight.T)[:rows]
         return sums.float() * scale * self.scale
 
@@ -75,6 +76,7 @@ class Int8:
         self.name = name
         # Without bfloat16 products a CPU would round more and run no faster.
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.least_rows = 16 if name == "w8a8" else LEAST_ROWS[device.type]
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> Int8Linear:
         """See `Scheme.linear`."""

@@ -31,7 +31,9 @@ def one_thread() -> Iterator[None]:
 
 def load_tiny(folder: Path, scheme: str = "fp32") -> Model:
     config = json.loads((folder / "config.json").read_text())
-    return load(LoadContext(folder=folder, config=config, device=torch.device("cpu"), scheme=Unquantized(scheme)))
+    return load(
+        LoadContext(folder=folder, config=config, device=torch.device("cpu"), scheme=Unquantized(scheme, torch.device("cpu")))
+    )
 
 
 class _Variant(StackConformance):
@@ -52,7 +54,7 @@ class _Variant(StackConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def oracle(cls, made: tuple[torch.nn.Module, Path], model: Model) -> Oracle:
-        return tiny.oracle_of(made[0].to(model.dtype))
+        return tiny.oracle_of(made[0].to(model.dtype).float())
 
 
 class TestUnified(_Variant):
