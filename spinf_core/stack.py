@@ -114,7 +114,6 @@ class Model(ABC):
         media: kinds that the stack can place in a content: of `image`, `audio`, `video`.
         axes: rotary axes of `Pass.positions`.
         numerics: raised whenever the stack's arithmetic changes; it enters the fingerprint.
-        least_rows: the fewest rows of a pass: the scheme's.
         device: where the weights are.
         dtype: of the hidden rows.
     """
@@ -128,7 +127,6 @@ class Model(ABC):
     media: frozenset[str] = frozenset()
     axes: int = 1
     numerics: int = 1
-    least_rows: int = 16
     device: torch.device
     dtype: torch.dtype
 

@@ -98,7 +98,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     default_budget, default_rows = DEFAULT_ROWS[device.type]
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
-    sizes = Sizes.up_to(budget, max_rows, model.least_rows)
+    sizes = Sizes.up_to(budget, max_rows)
     values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed, settings.engine.stack_options)
     tested = kept_self_test(
         cache_root() / "self-test",

@@ -42,6 +42,21 @@ class Linear(Protocol):
         ...
 
 
+ROW_BLOCK = 512
+"""On CUDA, float products run on blocks of this many rows: cuBLAS chooses its kernel, and with it the order of sums, by how
+many rows there are."""
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ (+ b) for x [M, in] and weight [out, in] of one float dtype; each row's bits from its own values alone."""
+    if x.device.type != "cuda":
+        return F.linear(x, weight, bias)
+    rows = len(x)
+    padded = F.pad(x, (0, 0, 0, -rows % ROW_BLOCK))
+    blocks = [F.linear(block, weight, bias) for block in torch.split(padded, ROW_BLOCK)]
+    return blocks[0][:rows] if len(blocks) == 1 else torch.cat(blocks)[:rows]
+
+
 class PlainLinear:
     """An unquantized linear: weight [out, in], bias [out] or None."""
 
@@ -54,7 +69,7 @@ class PlainLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]."""
-        return F.linear(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias)
 
 
 def write(x: Tensor, format_: InputFormat | None) -> Tensor:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spinf_core.nn.linear import InputFormat
+from spinf_core.nn.linear import InputFormat, product
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import take_merged
-from spinf_core.quant.unquantized import LEAST_ROWS
 from spinf_core.weights import Weights
 
 LARGEST = 127
@@ -49,13 +48,13 @@ class Int8Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]."""
-        product = self._int8_product(x) if self.int8_inputs else self._float_product(x)
+        found = self._int8_product(x) if self.int8_inputs else self._float_product(x)
         if self.bias is not None:
-            product = product + self.bias.float()
-        return product.to(self.dtype)
+            found = found + self.bias.float()
+        return found.to(self.dtype)
 
     def _float_product(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype)).float() * self.scale
+        return product(x, self.weight.to(x.dtype)).float() * self.scale
 
     def _int8_product(self, x: Tensor) -> Tensor:
         rows = len(x)
@@ -76,7 +75,6 @@ class Int8:
         self.name = name
         # Without bfloat16 products a CPU would round more and run no faster.
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.least_rows = 16 if name == "w8a8" else LEAST_ROWS[device.type]
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> Int8Linear:
         """See `Scheme.linear`."""

@@ -9,8 +9,6 @@ from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import take_merged
 from spinf_core.weights import Weights
 
-LEAST_ROWS = {"cpu": 16, "cuda": 512}
-"""cuBLAS chooses other kernels, and with them another order of sums, for products of few rows."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -20,10 +18,9 @@ class Unquantized:
     invariant = True
     numerics = 1
 
-    def __init__(self, name: str, device: torch.device) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.dtype = DTYPES[name]
-        self.least_rows = LEAST_ROWS[device.type]
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> PlainLinear:
         """See `Scheme.linear`."""
@@ -32,4 +29,4 @@ class Unquantized:
 
 def build(context: SchemeContext) -> Unquantized:
     """The scheme's factory."""
-    return Unquantized(context.name, context.device)
+    return Unquantized(context.name)

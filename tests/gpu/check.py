@@ -37,8 +37,8 @@ from spinf_core.testing import conformance  # noqa: E402
 
 CUDA = torch.device("cuda:0")
 SCHEMES: dict[str, Callable[[], Scheme]] = {
-    "bf16": lambda: Unquantized("bf16", CUDA),
-    "fp32": lambda: Unquantized("fp32", CUDA),
+    "bf16": lambda: Unquantized("bf16"),
+    "fp32": lambda: Unquantized("fp32"),
     "w8a16": lambda: Int8("w8a16", CUDA),
     "w8a8": lambda: Int8("w8a8", CUDA),
     "fp8s": lambda: Static(None),
@@ -119,8 +119,8 @@ def invariance(folder: Path, schemes: tuple[str, ...], what: str) -> Iterator[tu
         began = time.perf_counter()
         model = load_model(folder, scheme)
         loaded = time.perf_counter() - began
-        sizes = Sizes.up_to(16_384, 32_768, model.least_rows)
-        tested = self_test(model, Sizes.up_to(16_384, least=model.least_rows))
+        sizes = Sizes.up_to(16_384, 32_768)
+        tested = self_test(model, Sizes.up_to(16_384))
         probes = probes_for(model)
         with torch.inference_mode():
             alone = [run_probes(model, [probe], sizes)[0] for probe in probes]
@@ -149,14 +149,10 @@ def errors(plain: Path, static: Path) -> Iterator[tuple[str, str]]:
     model = load_model(plain, "fp32")
     probes = conformance.probes(model)
     with torch.inference_mode():
-        expected = [
-            conformance.log_probabilities(model, rows) for rows in run_probes(model, probes, conformance.sizes_of(model))
-        ]
+        expected = [conformance.log_probabilities(model, rows) for rows in run_probes(model, probes, conformance.SIZES)]
         for scheme in ("bf16", "w8a16", "w8a8", "fp8row", "fp8", "fp8s"):
             other = load_model(static if scheme == "fp8s" else plain, scheme)
-            found = [
-                conformance.log_probabilities(other, rows) for rows in run_probes(other, probes, conformance.sizes_of(other))
-            ]
+            found = [conformance.log_probabilities(other, rows) for rows in run_probes(other, probes, conformance.SIZES)]
             difference = torch.cat([(a - b).abs()[b > b.max() - 10] for a, b in zip(found, expected, strict=True)])
             finite = bool(torch.isfinite(difference).all())
             shown = f"largest {difference.max():.4f}, mean {difference.mean():.5f}"
@@ -173,7 +169,7 @@ def main() -> int:
     if arguments.digest:
         folder, scheme = arguments.digest
         model = load_model(Path(folder), scheme)
-        print(self_test(model, Sizes.up_to(1024, least=model.least_rows)).digest)
+        print(self_test(model, Sizes.up_to(1024)).digest)
         return 0
     parts: list[Iterator[tuple[str, str]]] = []
     if "transformers" not in arguments.skip:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.nn.activation import gelu_tanh
-from spinf_core.nn.linear import write
+from spinf_core.nn.linear import product, write
 from spinf_core.nn.norm import RMSNorm
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Experts:
 
     def __call__(self, x: Tensor, dense: Tensor) -> Tensor:
         """The residual stream [N, hidden] and the dense feed-forward's output [N, hidden] -> their sum, each normed."""
-        scores = F.linear(self.route_norm(x) * self.route_scale * self.root, self.route)
+        scores = product(self.route_norm(x) * self.route_scale * self.root, self.route)
         weights, chosen = torch.topk(torch.softmax(scores, dim=-1, dtype=torch.float32), self.top, dim=-1)
         weights = weights / weights.sum(-1, keepdim=True) * self.expert_scale[chosen]  # [N, top]
         outputs = self._run(self.before(x), chosen)  # [N, top, hidden]
@@ -97,6 +97,6 @@ class Experts:
                 continue
             padded = x.new_zeros(-(-len(rows) // ROWS) * ROWS, x.shape[1])
             padded[: len(rows)] = x[rows]
-            gate, up = F.linear(padded, self.gate_up[expert]).chunk(2, dim=-1)
-            outputs[rows, ranks] = F.linear(gelu_tanh(gate) * up, self.down[expert])[: len(rows)]
+            gate, up = product(padded, self.gate_up[expert]).chunk(2, dim=-1)
+            outputs[rows, ranks] = product(gelu_tanh(gate) * up, self.down[expert])[: len(rows)]
         return outputs

@@ -139,7 +139,7 @@ class Gemma4(Model):
         if context.options:
             raise SetupError(f"the gemma4 stack has no stack options; remove {', '.join(context.options)}")
         self.config = c = GemmaConfig.read(context.config)
-        self.device, self.dtype, self.least_rows = context.device, context.scheme.dtype, context.scheme.least_rows
+        self.device, self.dtype = context.device, context.scheme.dtype
         self.tokenizer = Tokenizer.from_folder(context.folder)
         self.vocab_size, self.hidden_size, self.max_positions = c.vocab_size, c.hidden_size, c.max_positions
         weights = Weights(context.folder, context.device)

@@ -31,9 +31,7 @@ def one_thread() -> Iterator[None]:
 
 def load_tiny(folder: Path, scheme: str = "fp32") -> Model:
     config = json.loads((folder / "config.json").read_text())
-    return load(
-        LoadContext(folder=folder, config=config, device=torch.device("cpu"), scheme=Unquantized(scheme, torch.device("cpu")))
-    )
+    return load(LoadContext(folder=folder, config=config, device=torch.device("cpu"), scheme=Unquantized(scheme)))
 
 
 class _Variant(StackConformance):

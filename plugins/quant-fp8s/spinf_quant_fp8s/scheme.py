@@ -28,7 +28,6 @@ class Static:
     dtype = torch.bfloat16
     invariant = True
     numerics = 1
-    least_rows = 16
 
     def __init__(self, table: ScaleTable | None) -> None:
         self._table = table
@@ -69,7 +68,6 @@ class Row:
     dtype = torch.bfloat16
     invariant = True
     numerics = 1
-    least_rows = 16
 
     def linear(self, weights: Weights, names: Names, out_features: Sizes, in_features: int) -> Linear:
         """See `Scheme.linear`."""
@@ -84,7 +82,6 @@ class Dynamic:
     dtype = torch.bfloat16
     invariant = False
     numerics = 1
-    least_rows = 16
 
     def linear(self, weights: Weights, names: Names, out_features: Sizes, in_features: int) -> Linear:
         """See `Scheme.linear`."""
