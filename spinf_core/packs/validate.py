@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from spinf_core.packs.checks import Checks, shown
@@ -120,7 +121,7 @@ def _check_quantiles(found: Checks, value: object, where: str) -> None:
         return
     levels, values = (found.numbers(value, name, where) for name in ("levels", "values"))
     for name, numbers in (("levels", levels), ("values", values)):
-        if numbers is not None and any(after < before for before, after in zip(numbers, numbers[1:], strict=False)):
+        if numbers is not None and any(after < before for before, after in pairwise(numbers)):
             found.add(f"{where}.{name}", "must rise")
         if numbers is not None and not numbers:
             found.add(f"{where}.{name}", "is empty")
@@ -155,9 +156,8 @@ def _check_reads(
                 found.add(f"{where}.category", f"{shown(category)} is no category of this pack")
             elif categories[category].get("aggregate") == "views" and not read.get("view"):
                 found.add(f"{where}.view", f"is missing; category {category} is aggregated by views")
-    for name in categories:
-        if name not in served:
-            found.add(f"categories.{name}", "has no read, so it has no score")
+    for name in sorted(categories.keys() - served):
+        found.add(f"categories.{name}", "has no read, so it has no score")
     return frozenset(ids)
 
 
@@ -216,9 +216,7 @@ def _check_index(found: Checks, value: object, where: str, options: int) -> None
         found.add(where, f"must be an index of the query's options, 0 to {options - 1}, not {shown(value)}")
 
 
-def _check_decision(
-    found: Checks, value: object, categories: Mapping[str, Mapping[str, Any]], reads: frozenset[str]
-) -> None:
+def _check_decision(found: Checks, value: object, categories: Mapping[str, Mapping[str, Any]], reads: frozenset[str]) -> None:
     if not isinstance(value, Mapping):
         found.add("decision", f"must be an object, not {shown(value)}")
         return

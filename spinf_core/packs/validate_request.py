@@ -143,7 +143,9 @@ def _check_values(found: Checks, query: Mapping[str, Any], where: str) -> tuple[
     else:
         if named is not None:
             found.add(f"{where}.values", 'goes with "combinations": "all" and with nothing else')
-        if not isinstance(combinations, list) or not all(isinstance(each, Mapping) and set(each) == {"F"} for each in combinations):
+        if not isinstance(combinations, list) or not all(
+            isinstance(each, Mapping) and {*each} == {"F"} for each in combinations
+        ):
             found.add(f"{where}.combinations", 'must be "all" or a list of objects like {"F": "…"}')
             return ()
         listed = [each["F"] for each in combinations]

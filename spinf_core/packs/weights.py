@@ -31,9 +31,7 @@ def weight_count(inputs: int, hidden: int) -> int:
     return inputs * hidden + 2 * hidden + 2 if hidden else inputs + 2
 
 
-def check_micro_layer(
-    found: Checks, value: object, categories: Mapping[str, Mapping[str, Any]], reads: frozenset[str]
-) -> None:
+def check_micro_layer(found: Checks, value: object, categories: Mapping[str, Mapping[str, Any]], reads: frozenset[str]) -> None:
     """Note problems of `decision.micro_layer`."""
     where = "decision.micro_layer"
     if not isinstance(value, Mapping):

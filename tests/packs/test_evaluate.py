@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import math
-import time
 from typing import Any
 
 import pytest
