@@ -171,7 +171,7 @@ def _version(
         status=status,
         pack=pack,
         file=file or "",
-        fixture=fixture_path,
+        fixture=fixture_at,
         note=note,
         **people,
     )

@@ -146,7 +146,7 @@ def _check_reads(
         if id_ is not None:
             where = f"read {id_}"
             if id_ in ids:
-                found.add(where, f"the id of read {number} is taken; each read has its own")
+                found.add(where, "repeats the id of an earlier read")
             ids.add(id_)
         _check_read(found, read, where, queries)
         category = found.text(read, "category", where)
@@ -164,8 +164,8 @@ def _check_reads(
 def _check_read(found: Checks, read: Mapping[str, Any], where: str, queries: Mapping[str, QueryShape]) -> None:
     found.known(read, _READ, where)
     found.text(read, "view", where, required=False)
-    for name in ("mean", "sd"):
-        found.number(read, name, where)
+    for field in ("mean", "sd"):
+        found.number(read, field, where)
     if found.is_number(read.get("sd")) and read["sd"] <= 0:
         found.add(f"{where}.sd", f"must be above 0, not {shown(read['sd'])}")
     kind = read.get("kind")

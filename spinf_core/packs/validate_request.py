@@ -73,9 +73,9 @@ def check_queries(found: Checks, scoring: object) -> dict[str, QueryShape]:
         if id_ is not None:
             where = f"query {id_}"
             if len(id_) > MAX_ID_CHARS:
-                found.add(where, f"its id has {len(id_)} characters; at most {MAX_ID_CHARS} may be")
+                found.add(where, f"has an id of {len(id_)} characters; at most {MAX_ID_CHARS} may be")
             if id_ in seen:
-                found.add(where, f"the id of query {number} is taken; each query has its own")
+                found.add(where, "repeats the id of an earlier query")
             seen.add(id_)
         shape = _check_query(found, query, where, scoring.get("case_insensitive") is True)
         if id_ is not None:
