@@ -40,7 +40,7 @@ def engine(monkeypatch):
     class Engine:
         composition = (("model", "small", "spinf-small 1.0"),)
 
-        def __init__(self, model=None, *, settings=None, plugins=None, progress=None):
+        def __init__(self, model=None, *, settings=None, plugins=None, progress=None, official_packs=False):
             told.model, told.settings, told.plugins = model, settings, plugins
             print("a library prints while loading")
             progress("loading small")

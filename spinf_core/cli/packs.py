@@ -98,7 +98,9 @@ def _problems(repository: Repository) -> Iterator[str]:
                 f"fallback decides; fit it again, or write {lock_of(each.pack.raw)} if nothing that it rests on has changed"
             )
         if each.fixture is not None and not each.pack.draft:
-            yield from (f"{each.fixture.name} of {each.pack.key}: {problem}" for problem in check_golden(each.pack, each.fixture))
+            yield from (
+                f"{each.fixture.name} of {each.pack.key}: {problem}" for problem in check_golden(each.pack, each.fixture)
+            )
 
 
 def _list(catalog: Catalog, model: str) -> Iterator[str]:
