@@ -124,7 +124,8 @@ def _show(found: Enabled) -> Iterator[str]:
     assert decision is not None
     yield f"{found.name}  ({pack.key}, {found.status}, from {found.source})"
     yield from (text for text in (found.description, found.note) if text)
-    yield f"\nmodel {pack.model}; {', '.join(pack.media)}; {len(pack.queries)} queries, {pack.prompts} prompts; lock {_lock(pack)}"
+    counts = f"{len(pack.queries)} queries, {pack.prompts} prompts"
+    yield f"\nmodel {pack.model}; {', '.join(pack.media)}; {counts}; lock {_lock(pack)}"
     yield "\ncontexts"
     for name, template in pack.contexts.items():
         yield f"  {name}: {json.dumps(template, ensure_ascii=False)}"

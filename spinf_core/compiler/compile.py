@@ -12,7 +12,9 @@ from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
 from spinf_core.compiler.questions import FloorKey, KeptQuestions, Question, QuestionCompiler, Questions, nothing_to_read
 from spinf_core.compiler.words import WordEncoder
 from spinf_core.errors import Rejected
+from spinf_core.limits import Limits
 from spinf_core.protocol import ParsedInput, ParsedQuery, ParsedRequest, Warning
+from spinf_core.protocol.parse import DEFAULT_LIMITS
 from spinf_core.tokenizer import Tokenizer
 
 
@@ -75,12 +77,13 @@ class Compiler:
     Args:
         tokenizer: the model's.
         max_rows: the longest path that the model and the engine run, BOS and content included.
+        limits: the server's, which packs are held to; a request brings its own.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_rows: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_rows: int, limits: Limits = DEFAULT_LIMITS) -> None:
         self._tokenizer = tokenizer
         self._max_rows = max_rows
-        self._kept = KeptQuestions(tokenizer, max_rows)
+        self._kept = KeptQuestions(tokenizer, max_rows, limits)
 
     def keep(self, queries: Iterable[ParsedQuery]) -> None:
         """Compile the queries of a pack before anybody asks for them.

@@ -125,13 +125,14 @@ class KeptQuestions:
     May be used from several threads.
 
     Args:
-        tokenizer, max_rows: see `QuestionCompiler`. Packs are exempt from `max_query_tokens`.
+        tokenizer, max_rows: see `QuestionCompiler`.
+        limits: the server's, for the options; packs are exempt from `max_query_tokens`.
         most: filled templates that are kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_rows: int, most: int = MOST_KEPT) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_rows: int, limits: Limits, most: int = MOST_KEPT) -> None:
         self._tokenizer = tokenizer
-        self.compiler = QuestionCompiler(tokenizer, OptionCompiler(tokenizer, Limits()), max_rows)
+        self.compiler = QuestionCompiler(tokenizer, OptionCompiler(tokenizer, limits), max_rows)
         self._most = most
         # By the query's identity, which it has for as long as it is kept here.
         self._kept: OrderedDict[int, tuple[ParsedQuery, Questions]] = OrderedDict()

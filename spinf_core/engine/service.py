@@ -79,7 +79,8 @@ class ScoringService:
         self.features = Features(packs=packs.known)
         invariant = loaded.self_test.invariant
         self._scorer = Scorer(loaded.model, loaded.sizes)
-        self._compiler = Compiler(loaded.model.tokenizer, min(loaded.max_rows, loaded.model.max_positions))
+        max_rows = min(loaded.max_rows, loaded.model.max_positions)
+        self._compiler = Compiler(loaded.model.tokenizer, max_rows, loaded.settings.limits)
         self._keep_packs()
         self._cache = FloorCache(loaded.settings.engine.floor_cache_bytes if invariant else 0)
         self._desk = FloorDesk(self._cache, loaded.budget, loaded.max_rows) if invariant else None

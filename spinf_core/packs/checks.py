@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spinf_core.protocol.text import described, has_lone_surrogate
+from spinf_core.protocol.text import described, has_lone_surrogate, quoted
 
-shown = described
-"""A JSON value in a few words."""
+
+def shown(value: object) -> str:
+    """A JSON value in a few words."""
+    return quoted(value) if isinstance(value, str) else described(value)
 
 
 class Checks:

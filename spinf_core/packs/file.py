@@ -255,9 +255,9 @@ def pack_of(where: str, value: object) -> Pack:
     return Pack(
         id=value["pack"],
         version=value["version"],
-        model=value.get("model", ""),
-        media=tuple(value.get("media", ("text",))),
-        answers=value.get("answers", "p"),
+        model=value.get("model") or "",
+        media=tuple(value.get("media") or ("text",)),
+        answers=value.get("answers") or "p",
         parameters=_structured(value.get("parameters") or {}, dict[str, Parameter]),
         contexts=dict(value["contexts"]),
         queries=tuple(_query(query, number, scoring, group) for number, query in enumerate(scoring["queries"])),
@@ -279,7 +279,7 @@ def _query(query: Json, number: int, scoring: Json, group: str) -> ParsedQuery:
     )
     param = f"{group}.scoring.queries.{number}"
     template = Template.parse(typed.template, f"{param}.template")
-    floor = query.get("empty_floor")
+    floors = (query.get("empty_floor"), scoring.get("empty_floor"), True)
     return ParsedQuery(
         id=typed.id,
         param=param,
@@ -287,7 +287,7 @@ def _query(query: Json, number: int, scoring: Json, group: str) -> ParsedQuery:
         template=template,
         combinations=tuple(expand(typed, template, param)),
         options=tuple(query["options"]),
-        empty_floor=bool(scoring.get("empty_floor", True) if floor is None else floor),
+        empty_floor=next(floor for floor in floors if floor is not None),
         case_insensitive=bool(scoring.get("case_insensitive", False)),
         group=group,
         extraction=None,

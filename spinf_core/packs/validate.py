@@ -65,13 +65,12 @@ def _check_head(found: Checks, pack: Mapping[str, Any], draft: bool) -> None:
     version = found.text(pack, "version", "")
     if version is not None and not re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.+_-]*", version):
         found.add("version", f"{shown(version)} is not a version like 0.1.0")
-    if not draft or "model" in pack:
-        found.text(pack, "model", "")
+    found.text(pack, "model", "", required=not draft)
     media = found.texts(pack, "media", "", required=False)
     for number, kind in enumerate(media or ()):
         if kind not in MEDIA:
             found.add(f"media.{number}", f"{shown(kind)} is not a kind of content; there are {', '.join(MEDIA)}")
-    if pack.get("answers", "p") not in ("p", "logprob"):
+    if pack.get("answers") not in (None, "p", "logprob"):
         found.add("answers", f'must be "p" or "logprob", not {shown(pack["answers"])}')
 
 
@@ -179,7 +178,7 @@ def _check_read(found: Checks, read: Mapping[str, Any], where: str, queries: Map
         return
     value = read.get("F")
     if query.values is None and value is not None:
-        found.add(f"{where}.F", f"query {name} has no placeholder {{F}}; leave F out")
+        found.add(f"{where}.F", f"must be left out: query {name} has no placeholder {{F}}")
     elif query.values is not None and value not in query.values:
         found.add(f"{where}.F", f"{shown(value)} is none of the values of query {name}: {', '.join(query.values)}")
     _check_kind(found, read, where, kind, query.options)
@@ -187,7 +186,7 @@ def _check_read(found: Checks, read: Mapping[str, Any], where: str, queries: Map
 
 def _check_kind(found: Checks, read: Mapping[str, Any], where: str, kind: object, options: int) -> None:
     if kind == "pair":
-        if read.get("sign", 1) not in (1, -1) or isinstance(read.get("sign"), bool):
+        if read.get("sign") not in (None, 1, -1) or isinstance(read.get("sign"), bool):
             found.add(f"{where}.sign", f"must be 1 or -1, not {shown(read['sign'])}")
         if "mu" in read and read["mu"] is not None and not found.is_number(read["mu"]):
             found.add(f"{where}.mu", "of a pair is a number, which is not used")

@@ -14,11 +14,11 @@ from typing import Any
 
 import attrs
 import pytest
+from spinf_packs_github import source
+from spinf_packs_github.settings import GitHubSettings
 
 from spinf_core.packs.repository import Repository
 from spinf_core.packs.sources import SourceContext
-from spinf_packs_github import source
-from spinf_packs_github.settings import GitHubSettings
 
 COMMIT = "1" * 40
 OTHER = "2" * 40

@@ -23,11 +23,11 @@ def test_without_a_token_none_is_sent(github):
     assert {token for _, token in (*github.api.asked, *github.host.asked)} == {None}
 
 
-def private(github, *paths):
+def private(github):
     """Hide the repository from everybody without the token."""
+    hidden = jsoned({"message": "Not Found"}, 404)
     for path in list(github.api.answers):
         answer = github.api.answers[path]
-        hidden = jsoned({"message": "Not Found"}, 404)
         github.api.answers[path] = lambda headers, a=answer: a if headers.get("Authorization") == "Bearer secret" else hidden
 
 

@@ -4,11 +4,11 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from spinf_packs_github.cache import cache_root
 
 from spinf_core.packs.loading import load_catalog
 from spinf_core.plugins import Plugins, discover
 from spinf_core.settings import load_settings
-from spinf_packs_github.cache import cache_root
 
 
 def composed() -> Plugins:
