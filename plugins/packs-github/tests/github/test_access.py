@@ -1,4 +1,4 @@
-"""Private repositories, tokens, limits and time-outs; O2: https://github.com/robinraju/release-downloader/issues/528."""
+"""Private repositories, tokens, limits and time-outs; see robinraju/release-downloader #333."""
 
 from __future__ import annotations
 
