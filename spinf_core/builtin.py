@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spinf_core.hookspecs import hookimpl
-from spinf_core.records import Command, Frontend, QuantScheme
+from spinf_core.records import Command, Frontend, PackSource, QuantScheme
 
 COMMANDS: tuple[Command, ...] = (
     Command(name="serve", summary="Serve a model over HTTP.", factory="spinf_core.cli:serve"),
     Command(name="score", summary="Score a request read from a file.", factory="spinf_core.cli:score"),
+    Command(name="packs", summary="Check, list and show prompt packs.", factory="spinf_core.cli:packs"),
     Command(name="models", summary="List the models that can be served.", factory="spinf_core.cli:models"),
     Command(name="plugins", summary="List plugins and what they register.", factory="spinf_core.cli:plugins"),
 )
@@ -29,6 +30,17 @@ def spinf_quant_schemes() -> Iterable[QuantScheme]:
     yield QuantScheme(name="bf16", summary="Weights and activations in bfloat16.", factory=unquantized)
     yield QuantScheme(name="w8a16", summary="Weights in int8 per channel, activations in float.", factory=int8)
     yield QuantScheme(name="w8a8", summary="Weights in int8 per channel, activations in int8 per token.", factory=int8)
+
+
+@hookimpl
+def spinf_pack_sources() -> Iterable[PackSource]:
+    """Packs on this machine."""
+    yield PackSource(
+        name="folder",
+        summary="Prompt packs in a folder of this machine.",
+        scheme="folder",
+        factory="spinf_core.packs.folder:build",
+    )
 
 
 @hookimpl

@@ -107,7 +107,7 @@ class PackSource(Record):
 
     Attributes:
         scheme: what stands before the colon of a source, such as `github`.
-        factory: builds an object with `packs(location)`.
+        factory: `(spinf_core.packs.sources.SourceContext) -> spinf_core.packs.sources.Source`.
     """
 
     scheme: str

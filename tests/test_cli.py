@@ -40,8 +40,8 @@ def engine(monkeypatch):
     class Engine:
         composition = (("model", "small", "spinf-small 1.0"),)
 
-        def __init__(self, model=None, *, settings=None, plugins=None, progress=None):
-            told.model, told.settings, told.plugins = model, settings, plugins
+        def __init__(self, model=None, *, settings=None, plugins=None, progress=None, official_packs=False):
+            told.model, told.settings, told.plugins, told.official_packs = model, settings, plugins, official_packs
             print("a library prints while loading")
             progress("loading small")
 
@@ -379,3 +379,35 @@ def test_a_reader_that_has_gone_is_no_error():
 
     assert process.wait(timeout=30) == 141
     assert process.stderr.read() == b""
+
+
+# Scoring with a prompt pack
+
+
+def test_packs_and_texts_make_a_request(engine, capsys):
+    arguments = ["--pack", "demo/a@0.2:chat", "--pack", "demo/b", "--parameter", "brand=A=B", "--model", "small"]
+    assert main(["score", *arguments, "one text", "another"]) == 0
+    assert engine.model == "small"
+    assert engine.request == {
+        "inputs": [
+            {"id": "0", "messages": [{"role": "user", "content": "one text"}], "parameters": {"brand": "A=B"}},
+            {"id": "1", "messages": [{"role": "user", "content": "another"}], "parameters": {"brand": "A=B"}},
+        ],
+        "scoring": {
+            "packs": [
+                {"id": "demo/a", "version": "0.2", "context": "chat"},
+                {"id": "demo/b", "version": None, "context": None},
+            ]
+        },
+    }
+
+
+def test_two_models_without_a_pack_are_a_usage_error(request_file, capsys):
+    assert main(["score", request_file, "small", "large"]) == 2
+    assert "texts go with --pack" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("pack", "official"), [("spinf/moderation", True), ("demo/moderation", False)])
+def test_the_official_packs_are_fetched_for_a_request_that_names_one(engine, pack, official):
+    assert main(["score", "--pack", pack, "text"]) == 0
+    assert engine.official_packs is official

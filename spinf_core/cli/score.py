@@ -1,4 +1,4 @@
-"""`spinf score`: score one request read from a file, and print the public response."""
+"""`spinf score`: score one request, read from a file or made of a prompt pack and texts, and print the public response."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from spinf_core.cli.flags import add_flags, given_flags
 from spinf_core.cli.table import render
 from spinf_core.errors import Rejected, SetupError
+from spinf_core.packs.loading import OFFICIAL_NAMESPACE
 from spinf_core.registry import composition_table
 from spinf_core.settings import load_settings, settings_file
 
@@ -21,18 +22,28 @@ from spinf_core.settings import load_settings, settings_file
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("request", metavar="REQUEST.json", help="file that holds the request; - reads standard input")
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="id or alias of a model, a checkpoint folder, or a Hub id")
+    parser.add_argument("rest", metavar="MODEL", nargs="*", help="id or alias of a model, a checkpoint folder, or a Hub id")
+    parser.add_argument("--model", metavar="MODEL", help="the same, where --pack makes texts of the words")
+    parser.add_argument(
+        "--pack",
+        metavar="ID[:CONTEXT]",
+        action="append",
+        help="score with a prompt pack; every word is a text then; may come again",
+    )
+    parser.add_argument(
+        "--parameter", metavar="NAME=VALUE", action="append", default=[], help="a parameter of the pack; may come again"
+    )
     parser.add_argument("--table", action="store_true", help="print a table for people instead of JSON")
     parser.add_argument("--pretty", action="store_true", help="indent the JSON")
-    add_flags(parser, ("engine", "limits"))
+    add_flags(parser, ("engine", "features", "limits"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Score the request. Standard output gets the response and nothing else."""
-    request = read_request(arguments.request)
+    request, model = _request(arguments)
     flags = given_flags(arguments)
-    if arguments.model is not None:
-        flags["engine.model"] = arguments.model
+    if model is not None:
+        flags["engine.model"] = model
     plugins = arguments.compose()
     settings = load_settings(flags, file=settings_file(arguments.config, os.environ), plugins=plugins)
     for warning in settings.warnings:
@@ -46,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     # Libraries that print while a model loads must not spoil the JSON.
     with (
         contextlib.redirect_stdout(sys.stderr),
-        Engine(settings.engine.model, settings=settings, plugins=plugins, progress=_note) as engine,
+        Engine(
+            settings.engine.model,
+            settings=settings,
+            plugins=plugins,
+            progress=_note,
+            official_packs=settings.features.official_packs and _names_official(request),
+        ) as engine,
     ):
         _note(composition_table(engine.composition))
         response = engine.score(request).to_dict()
@@ -59,6 +76,35 @@ def run(arguments: argparse.Namespace) -> int:
         indent = 2 if arguments.pretty else None
         print(json.dumps(response, indent=indent, ensure_ascii=escaped, allow_nan=False))
     return 0
+
+
+def _request(arguments: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
+    """The request and the model's name."""
+    if not arguments.pack:
+        if arguments.parameter:
+            raise SetupError("--parameter goes with --pack; a request holds its own parameters")
+        if len(arguments.rest) > 1:
+            raise SetupError(f"one model may be named, not {' and '.join(arguments.rest)}; texts go with --pack")
+        return read_request(arguments.request), arguments.model or next(iter(arguments.rest), None)
+    parameters = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.parameter)
+    inputs = [
+        {"id": str(number), "messages": [{"role": "user", "content": text}], "parameters": parameters}
+        for number, text in enumerate([arguments.request, *arguments.rest])
+    ]
+    packs = []
+    for word in arguments.pack:
+        name, _, context = word.partition(":")
+        id_, _, version = name.partition("@")
+        packs.append({"id": id_, "version": version or None, "context": context or None})
+    return {"inputs": inputs, "scoring": {"packs": packs}}, arguments.model
+
+
+def _names_official(request: dict[str, Any]) -> bool:
+    """Whether the request asks for a pack of the official namespace, so that those are worth fetching."""
+    scoring = request.get("scoring")
+    packs = scoring.get("packs") if isinstance(scoring, dict) else None
+    ids = [entry.get("id") for entry in packs if isinstance(entry, dict)] if isinstance(packs, list) else []
+    return any(isinstance(id_, str) and id_.startswith(f"{OFFICIAL_NAMESPACE}/") for id_ in ids)
 
 
 def read_request(name: str) -> dict[str, Any]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from spinf_core.compiler.content import Joiner, TemplateTokens, cut_content, merges_uncut, tokenize_templates
+from spinf_core.compiler.content import Joiner, cut_content, merges_uncut
 from spinf_core.compiler.jobs import Job, build_job
 from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
+from spinf_core.compiler.questions import FloorKey, KeptQuestions, Question, QuestionCompiler, Questions, nothing_to_read
 from spinf_core.compiler.words import WordEncoder
 from spinf_core.errors import Rejected
+from spinf_core.limits import Limits
 from spinf_core.protocol import ParsedInput, ParsedQuery, ParsedRequest, Warning
+from spinf_core.protocol.parse import DEFAULT_LIMITS
 from spinf_core.tokenizer import Tokenizer
-
-
-@attrs.frozen
-class FloorKey:
-    """What decides a floor: the filled template, the options and the case rule."""
-
-    template: str
-    options: tuple[str, ...]
-    case_insensitive: bool
 
 
 @attrs.frozen(eq=False)
@@ -76,16 +70,28 @@ class CompiledRequest:
 
 
 class Compiler:
-    """Compiles requests for one model.
+    """Compiles requests for one model. May be used from several threads.
+
+    The queries of packs, which come again with every request that names the pack, are compiled once and kept.
 
     Args:
         tokenizer: the model's.
         max_rows: the longest path that the model and the engine run, BOS and content included.
+        limits: the server's, which packs are held to; a request brings its own.
     """
 
-    def __init__(self, tokenizer: Tokenizer, max_rows: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_rows: int, limits: Limits = DEFAULT_LIMITS) -> None:
         self._tokenizer = tokenizer
         self._max_rows = max_rows
+        self._kept = KeptQuestions(tokenizer, max_rows, limits)
+
+    def keep(self, queries: Iterable[ParsedQuery]) -> None:
+        """Compile the queries of a pack before anybody asks for them.
+
+        Raises:
+            Rejected: what only a tokenizer can tell; `param` begins with the pack's id and version.
+        """
+        self._kept.get(queries)
 
     def compile(self, request: ParsedRequest) -> CompiledRequest:
         """Compile a request.
@@ -94,37 +100,22 @@ class Compiler:
             Rejected: what only a tokenizer can tell: `option_boundary`, `option_too_long`, `template_too_long`,
                 `content_too_long`, `request_too_large`, or `invalid_field` for a prompt with nothing to read.
         """
-        return _Compilation(self._tokenizer, self._max_rows, request).run()
-
-
-@attrs.frozen(eq=False)
-class _Question:
-    """One filled template of a query, before it meets a content.
-
-    Attributes:
-        values: the combination that filled it.
-        template: filled.
-        plan: of its options; None where the template is so short that the content's end decides how they tokenize.
-        floor: its floor's number in the request, or None.
-    """
-
-    values: Mapping[str, str]
-    template: TemplateTokens
-    plan: OptionPlan | None
-    floor: int | None
+        return _Compilation(self._tokenizer, self._max_rows, request, self._kept).run()
 
 
 class _Compilation:
     """One request under compilation; gathers floors and warnings over its inputs."""
 
-    def __init__(self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest, kept: KeptQuestions) -> None:
         self.tokenizer = tokenizer
         self.max_rows = max_rows
         self.request = request
+        self.kept = kept
         self.bos = () if tokenizer.bos is None else (tokenizer.bos,)
         self.words = WordEncoder(tokenizer)
-        self.options = OptionCompiler(tokenizer, request.limits)
-        self.questions: dict[int, tuple[_Question, ...]] = {}
+        options = OptionCompiler(tokenizer, request.limits)
+        self.own = QuestionCompiler(tokenizer, options, max_rows, request.limits.max_query_tokens)
+        self.questions: dict[int, Questions] = {}
         self.floors: dict[FloorKey, int] = {}
         self.floor_plans: list[OptionPlan] = []
         self.floor_branches: list[tuple[int, ...]] = []
@@ -147,50 +138,27 @@ class _Compilation:
 
     def _prepare_questions(self) -> None:
         """Everything about the queries that no content changes: done once, whatever the number of inputs."""
-        queries = {id(query): query for entry in self.request.inputs for query in entry.queries}
-        filled = {key: tuple(map(query.template.fill, query.combinations)) for key, query in queries.items()}
-        texts = list(dict.fromkeys(text for some in filled.values() for text in some))
-        templates = dict(zip(texts, tokenize_templates(texts, self.words), strict=True))
-        for key, query in queries.items():
-            pairs = zip(query.combinations, filled[key], strict=True)
-            self.questions[key] = tuple(self._question(query, values, templates[text]) for values, text in pairs)
+        queries = {id(query): query for entry in self.request.inputs for query in entry.queries}.values()
+        own = [query for query in queries if query.pack is None]
+        packs = [query for query in queries if query.pack is not None]
+        self.questions = dict(zip(map(id, own), self.own.compile(own, self.words), strict=True))
+        self.questions |= zip(map(id, packs), self.kept.get(packs), strict=True)
 
-    def _question(self, query: ParsedQuery, values: Mapping[str, str], template: TemplateTokens) -> _Question:
-        limit = self.request.limits.max_query_tokens
-        if len(template.ids) > limit:
-            raise Rejected(
-                "template_too_long",
-                f"a filled template has {len(template.ids)} tokens, at most {limit} are allowed; shorten the template or its "
-                "values",
-                f"{query.param}.template",
-            )
-        end = ending(template.text, self.tokenizer)
-        whole = len(end) == len(template.text)
-        plan = self._plan(query, end) if query.empty_floor or not whole else None
-        floor = self._floor(query, template, plan) if query.empty_floor and plan else None
-        return _Question(values, template, None if whole else plan, floor)
-
-    def _floor(self, query: ParsedQuery, template: TemplateTokens, plan: OptionPlan) -> int:
-        key = FloorKey(template.text, query.options, query.case_insensitive)
+    def _floor(self, question: Question) -> int | None:
+        """The number of a question's floor in the request."""
+        if question.floor is None:
+            return None
+        key, plan = question.floor
         number = self.floors.setdefault(key, len(self.floors))
         if number == len(self.floor_plans):
-            if not (template.ids or self.bos):
-                raise _nothing_to_read(query)
-            longest = len(self.bos) + len(template.ids) + plan.longest_lead_in
-            if longest > self.max_rows:
-                raise Rejected(
-                    "template_too_long",
-                    f"a filled template and its longest option take {longest} tokens, this model runs at most {self.max_rows}; "
-                    "shorten the template, its values or the option",
-                    f"{query.param}.template",
-                )
             self.floor_plans.append(plan)
-            self.floor_branches.append(template.ids)
-            self.floor_tokens += len(template.ids) + plan.tokens_after_first
+            self.floor_branches.append(question.template.ids)
+            self.floor_tokens += len(question.template.ids) + plan.tokens_after_first
         return number
 
-    def _plan(self, query: ParsedQuery, end: str) -> OptionPlan:
-        return self.options.plan(end, query.options, query.case_insensitive, f"{query.param}.options")
+    def _plan(self, query: ParsedQuery, text: str) -> OptionPlan:
+        compiler = self.own if query.pack is None else self.kept.compiler
+        return compiler.plan(query, ending(text, self.tokenizer))
 
     def _input(self, entry: ParsedInput) -> CompiledInput:
         limit = self.request.limits.max_content_tokens
@@ -214,12 +182,12 @@ class _Compilation:
                 template = question.template
                 branch = joiner.join(template)
                 if not (branch or content.head or self.bos):
-                    raise _nothing_to_read(query)
-                plan = question.plan or self._plan(query, ending(content.tail + template.text, self.tokenizer))
+                    raise nothing_to_read(query)
+                plan = question.plan or self._plan(query, content.tail + template.text)
                 branches.append(branch)
                 plans.append(plan)
                 tokens = len(template.ids) + plan.tokens_after_first
-                prompts.append(Prompt(query, question.values, tokens, bool(plan.chains), question.floor))
+                prompts.append(Prompt(query, question.values, tokens, bool(plan.chains), self._floor(question)))
             if not content.clean and any(merges_uncut(entry.content, each.template, self.words) for each in questions):
                 self.warnings.append(_join_warning(entry.id, query.id))
         head = (*self.bos, *content.head)
@@ -243,15 +211,6 @@ class _Compilation:
                 f"the request takes about {rows} tokens, at most {limit} are allowed; send fewer inputs or questions at once",
                 "inputs" if len(inputs) > 1 else "scoring.queries",
             )
-
-
-def _nothing_to_read(query: ParsedQuery) -> Rejected:
-    return Rejected(
-        "invalid_field",
-        "this model adds no token before a text, so a template of the slot alone has nothing to read without a content; put "
-        "text before the slot, or turn empty_floor off and send a content",
-        f"{query.param}.template",
-    )
 
 
 def _join_warning(input_id: str, query_id: str) -> Warning:

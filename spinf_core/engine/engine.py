@@ -10,6 +10,7 @@ from spinf_core.default_model import default_model, gpu_present
 from spinf_core.engine.loading import load
 from spinf_core.engine.service import ScoringService
 from spinf_core.errors import SetupError
+from spinf_core.packs.loading import load_catalog, pack_rows, served_names
 from spinf_core.plugins import discover
 from spinf_core.protocol import ScoreRequest, ScoreResponse
 from spinf_core.registry import Plugins
@@ -28,11 +29,14 @@ class Engine:
         settings: layered settings; None reads the environment and the file it names.
         plugins: a composition; None discovers what is installed.
         progress: called with a line for each stage of loading; None says nothing.
+        official_packs: whether to load the official prompt packs beside those of the settings, which takes a network the first
+            time.
 
     Attributes:
         model_id: the served model.
         fingerprint: what every response carries as `system_fingerprint`.
         composition: rows of the start-up table: what, which, from where.
+        packs: the prompt packs that requests may name.
         service: takes requests without waiting for them; see `ScoringService`.
 
     Raises:
@@ -46,17 +50,21 @@ class Engine:
         settings: Settings | None = None,
         plugins: Plugins | None = None,
         progress: Callable[[str], None] | None = None,
+        official_packs: bool = False,
     ) -> None:
         plugins = plugins or discover()
         settings = settings or load_settings(plugins=plugins)
         name, why = model or settings.engine.model, "asked for"
         if name is None:
             name, why = default_model(plugins, gpu_present())
-        loaded = load(name, why, settings, plugins, progress or (lambda line: None))
+        note = progress or (lambda line: None)
+        packs = load_catalog(settings, plugins, served_names(plugins, name), note, official=official_packs)
+        loaded = load(name, why, settings, plugins, note)
         self.model_id = loaded.id
         self.fingerprint = loaded.fingerprint
-        self.composition = loaded.composition
-        self.service = ScoringService(loaded)
+        self.composition = (*loaded.composition, *pack_rows(packs))
+        self.packs = packs
+        self.service = ScoringService(loaded, packs=packs)
         self._closed = False
 
     def score(self, request: Mapping[str, Any] | ScoreRequest, *, trusted: bool = True) -> ScoreResponse:

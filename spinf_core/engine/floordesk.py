@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from spinf_core.compiler.compile import CompiledRequest, FloorKey
+from spinf_core.compiler.compile import CompiledRequest
 from spinf_core.compiler.jobs import Part, build_job, split
 from spinf_core.compiler.options import OptionPlan
+from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.request import JobRun, Ticket
 from spinf_core.engine.scheduler import Work

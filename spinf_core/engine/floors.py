@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from spinf_core.compiler.compile import FloorKey
+from spinf_core.compiler.questions import FloorKey
 
 _OVERHEAD = 600  # bytes of an entry beside its text and numbers
 

@@ -8,11 +8,13 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from spinf_core.compiler.compile import CompiledRequest, FloorKey
+from spinf_core.compiler.compile import CompiledRequest
 from spinf_core.compiler.jobs import Job, Part, split
+from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import QuestionScore
 from spinf_core.engine.scheduler import Work
 from spinf_core.engine.scorer import Values, question_scores
+from spinf_core.packs.request import PackRun
 from spinf_core.protocol import ParsedRequest, ScoreResponse
 
 
@@ -45,7 +47,7 @@ class Ticket(Work):
     Attributes:
         id: of the response.
         future: of the response.
-        parsed, compiled: None until they are.
+        parsed, compiled: None until they are. packs: that run on every input.
         floors: of the request, by key, as they come in.
         rows, busy_seconds: what its parts took of passes. floor_rows: of floors that were read because it asked first.
     """
@@ -55,6 +57,7 @@ class Ticket(Work):
         self.id = id_
         self.future: Future[ScoreResponse] = Future()
         self.parsed: ParsedRequest | None = None
+        self.packs: tuple[PackRun, ...] = ()
         self.compiled: CompiledRequest | None = None
         self.floors: dict[FloorKey, QuestionScore] = {}
         self.rows = self.floor_rows = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from itertools import groupby
 
 from spinf_core.compiler.compile import CompiledInput, CompiledRequest, Prompt
 from spinf_core.engine.floors import QuestionScore
+from spinf_core.engine.packs import by_query, hidden_ids, pack_results
 from spinf_core.engine.request import Ticket
 from spinf_core.errors import Rejected
+from spinf_core.packs.request import PackRun
 from spinf_core.protocol.response import (
     CombinationResult,
     InputResult,
@@ -17,7 +18,7 @@ from spinf_core.protocol.response import (
     ScoreResponse,
     Warning,
 )
-from spinf_core.protocol.usage import ContentUsage, PromptTokensDetails, ScoringUsage, Timing, Usage
+from spinf_core.protocol.usage import ContentUsage, PacksUsage, PromptTokensDetails, ScoringUsage, Timing, Usage
 
 LOW_MASS = 0.9
 
@@ -39,10 +40,17 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     scores, floors = ticket.input_scores(), ticket.floor_scores()
     if not all(score.finite for found in (*scores, floors) for score in found):
         raise Rejected("engine_error", "the model gave a score that is not a number; the request was not answered")
+    hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
     results = tuple(
-        InputResult(entry.id, tuple(_queries(entry, found, floors)))
+        InputResult(
+            entry.id,
+            tuple(_queries(entry, found, floors, hidden)),
+            tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
+        )
         for entry, found in zip(request.inputs, scores, strict=True)
     )
+    warnings = (*request.warnings, *_low_mass_warnings(request, scores))
+    silent = hidden_ids(ticket.packs)
     now = time.perf_counter()
     return ScoreResponse(
         id=ticket.id,
@@ -50,8 +58,8 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
         model=parsed.model or model,
         system_fingerprint=fingerprint,
         results=results,
-        warnings=(*parsed.warnings, *request.warnings, *_low_mass_warnings(request, scores)),
-        usage=_usage(request, ticket.rows + ticket.floor_rows),
+        warnings=(*parsed.warnings, *(each for each in warnings if each.query_id not in silent)),
+        usage=_usage(request, ticket.packs, ticket.rows + ticket.floor_rows),
         timing=Timing(
             wall_ms=1000 * (now - ticket.accepted),
             queue_ms=1000 * (ticket.started - ticket.compiled_at),
@@ -63,11 +71,14 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     )
 
 
-def _queries(entry: CompiledInput, found: tuple[QuestionScore, ...], floors: tuple[QuestionScore, ...]) -> list[QueryResult]:
-    pairs = zip(entry.prompts, found, strict=True)
+def _queries(
+    entry: CompiledInput, found: tuple[QuestionScore, ...], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
+) -> list[QueryResult]:
+    """The results of the queries that are the caller's own or of a pack whose queries were asked for."""
     return [
-        QueryResult(query_id, tuple(_combination(prompt, score, floors) for prompt, score in some))
-        for query_id, some in groupby(pairs, key=lambda pair: pair[0].query.id)
+        QueryResult(query.id, tuple(_combination(prompt, score, floors) for prompt, score in pairs))
+        for query, pairs in by_query(entry, found)
+        if query.pack not in hidden
     ]
 
 
@@ -87,8 +98,7 @@ def _low_mass_warnings(request: CompiledRequest, scores: InputScores) -> list[Wa
     """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
     warnings = []
     for entry, found in zip(request.inputs, scores, strict=True):
-        for query_id, some in groupby(zip(entry.prompts, found, strict=True), key=lambda pair: pair[0].query.id):
-            pairs = list(some)
+        for query, pairs in by_query(entry, found):
             if any(prompt.longer_options for prompt, _ in pairs):
                 continue
             residual = sum(score.residual for _, score in pairs) / len(pairs)
@@ -99,13 +109,13 @@ def _low_mass_warnings(request: CompiledRequest, scores: InputScores) -> list[Wa
                         message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
                         "template so that it leads to them",
                         input_id=entry.id,
-                        query_id=query_id,
+                        query_id=query.id,
                     )
                 )
     return warnings
 
 
-def _usage(request: CompiledRequest, processed_tokens: int) -> Usage:
+def _usage(request: CompiledRequest, packs: tuple[PackRun, ...], processed_tokens: int) -> Usage:
     """Counts; only `processed_tokens` depends on what was cached."""
     content = sum(entry.content_tokens for entry in request.inputs)
     prompts = [prompt for entry in request.inputs for prompt in entry.prompts]
@@ -131,5 +141,10 @@ def _usage(request: CompiledRequest, processed_tokens: int) -> Usage:
             query_tokens=query_tokens,
             floor_tokens=request.floor_tokens,
         ),
+        packs=PacksUsage(
+            count=len(packs), query_tokens=sum(prompt.tokens for prompt in prompts if prompt.query.pack is not None)
+        )
+        if packs
+        else None,
         processed_tokens=processed_tokens,
     )

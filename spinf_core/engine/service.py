@@ -26,7 +26,9 @@ from spinf_core.engine.request import Ticket
 from spinf_core.engine.results import response
 from spinf_core.engine.scheduler import Scheduler, Work
 from spinf_core.engine.scorer import OutOfMemory, Scorer, Values
-from spinf_core.errors import Rejected
+from spinf_core.errors import Rejected, SetupError
+from spinf_core.packs.catalog import NO_PACKS, Catalog
+from spinf_core.packs.request import with_packs
 from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResponse, json_loads, parse_request, request_id
 
 _log = logging.getLogger(__name__)
@@ -64,15 +66,22 @@ class ScoringService:
 
     Args:
         loaded: the model.
+        packs: that requests may name.
         max_waiting: requests that may be accepted and unfinished at a time; None: any number.
+
+    Raises:
+        SetupError: a pack's questions cannot be asked of this model.
     """
 
-    def __init__(self, loaded: Loaded, *, max_waiting: int | None = None) -> None:
+    def __init__(self, loaded: Loaded, *, packs: Catalog = NO_PACKS, max_waiting: int | None = None) -> None:
         self.loaded = loaded
-        self.features = Features()
+        self.packs = packs
+        self.features = Features(packs=packs.known)
         invariant = loaded.self_test.invariant
         self._scorer = Scorer(loaded.model, loaded.sizes)
-        self._compiler = Compiler(loaded.model.tokenizer, min(loaded.max_rows, loaded.model.max_positions))
+        max_rows = min(loaded.max_rows, loaded.model.max_positions)
+        self._compiler = Compiler(loaded.model.tokenizer, max_rows, loaded.settings.limits)
+        self._keep_packs()
         self._cache = FloorCache(loaded.settings.engine.floor_cache_bytes if invariant else 0)
         self._desk = FloorDesk(self._cache, loaded.budget, loaded.max_rows) if invariant else None
         self._scheduler = Scheduler(loaded.budget, share=loaded.settings.engine.share_passes and invariant)
@@ -90,6 +99,15 @@ class ScoringService:
         self._responders = ThreadPoolExecutor(threads, thread_name_prefix="spinf-respond")
         self._device = Thread(target=self._run, name="spinf-device", daemon=True)
         self._device.start()
+
+    def _keep_packs(self) -> None:
+        for pack in self.packs.packs():
+            try:
+                self._compiler.keep(pack.queries)
+            except Rejected as error:
+                raise SetupError(
+                    f"pack {pack.key} cannot be asked of {self.loaded.id}: {error.param}: {error.message}"
+                ) from None
 
     # Callers
 
@@ -193,10 +211,11 @@ class ScoringService:
             value = json_loads(body) if isinstance(body, bytes) else body
             value = dict(value) if isinstance(value, Mapping) else value
             limits = self.loaded.settings.limits
-            ticket.parsed = parse_request(
+            parsed = parse_request(
                 value, limits=limits, features=self.features, trusted=trusted, missing_scoring=missing_scoring
             )
-            self._check_model(ticket.parsed)
+            self._check_model(parsed)
+            ticket.parsed, ticket.packs = with_packs(parsed, self.packs)
             compiled = self._compiler.compile(ticket.parsed)
             own_floors = [] if self._desk is not None else list(range(len(compiled.floors)))
             ticket.begin(compiled, own_floors, self.loaded.budget, self.loaded.max_rows)

@@ -21,7 +21,7 @@ class Features:
         generation: `generate` on a `{*}` slot.
         media: kinds that the served model reads, of `MEDIA`.
         media_disabled: kinds that are switched off though the model may read them.
-        packs: ids of the prompt packs that are enabled.
+        packs: ids of the prompt packs that may be named.
     """
 
     extraction: bool = False

@@ -20,7 +20,8 @@ from spinf_core.protocol.unknown import unknown_fields
 DEFAULT_LIMITS = Limits()
 DEFAULT_FEATURES = Features()
 
-_MEDIA_KIND = {"image_url": "image", "input_audio": "audio", "video": "video"}
+MEDIA_KIND = {"image_url": "image", "input_audio": "audio", "video": "video"}
+"""What kind of media a content part other than text holds, by its type."""
 
 
 @attrs.frozen(kw_only=True)
@@ -166,18 +167,21 @@ def _inputs(request: ScoreRequest, limits: Limits, features: Features) -> tuple[
 
 
 def _content(messages: tuple[Message, ...], param: str, features: Features) -> str:
-    texts = []
     for index, message in enumerate(messages):
+        for place, part in enumerate(message.content if isinstance(message.content, tuple) else ()):
+            if not isinstance(part, TextPart):
+                _check_media(MEDIA_KIND[part.type], f"{param}.{index}.content.{place}", features)
+    return content_text(messages)
+
+
+def content_text(messages: tuple[Message, ...]) -> str:
+    """The text of messages: text parts joined as they are, messages by a blank line."""
+    texts = []
+    for message in messages:
         if isinstance(message.content, str):
             texts.append(message.content)
-            continue
-        pieces = []
-        for place, part in enumerate(message.content):
-            if isinstance(part, TextPart):
-                pieces.append(part.text)
-            else:
-                _check_media(_MEDIA_KIND[part.type], f"{param}.{index}.content.{place}", features)
-        texts.append("".join(pieces))
+        else:
+            texts.append("".join(part.text for part in message.content if isinstance(part, TextPart)))
     return "\n\n".join(texts)
 
 

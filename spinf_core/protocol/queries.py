@@ -58,6 +58,8 @@ class ParsedQuery:
         case_insensitive: whether an option stands for its case variants too.
         group: the query group, or None.
         extraction: None on a scored query.
+        pack: `id@version` of the prompt pack that it belongs to, or None for the caller's own. A pack's query is one object for
+            as long as the pack is served.
     """
 
     id: str
@@ -70,6 +72,7 @@ class ParsedQuery:
     case_insensitive: bool
     group: str | None
     extraction: Extraction | None
+    pack: str | None = None
 
 
 def parse_queries(

@@ -18,6 +18,7 @@ from spinf_core.engine.loading import load
 from spinf_core.engine.service import ScoringService
 from spinf_core.engine.warmup import warm_up
 from spinf_core.errors import SetupError
+from spinf_core.packs.loading import load_catalog, pack_rows, served_names
 from spinf_core.records import Frontend
 from spinf_core.registry import Plugins, Registered, composition_table
 from spinf_core.server.app import build_app
@@ -95,11 +96,14 @@ def _run_frontend(frontend: RunningFrontend, state: ServerState) -> None:
 
 
 def _load(state: ServerState, name: str, why: str, frontends: list[Registered[Frontend]], note: Callable[[str], None]) -> None:
+    # Packs come first: what is wrong with them should be known before a model is loaded for a minute.
+    packs = load_catalog(state.settings, state.plugins, served_names(state.plugins, name), note)
     loaded = load(name, why, state.settings, state.plugins, note)
     warm_up(loaded, loaded.settings.engine.warmup, note)
-    rows = [*loaded.composition, *(("front end", item.record.name, item.origin) for item in frontends)]
-    note(composition_table(rows))
-    state.service = ScoringService(loaded, max_waiting=state.settings.server.queue)
+    service = ScoringService(loaded, packs=packs, max_waiting=state.settings.server.queue)
+    fronts = (("front end", item.record.name, item.origin) for item in frontends)
+    note(composition_table([*loaded.composition, *pack_rows(packs), *fronts]))
+    state.service = service
     note("ready")
 
 

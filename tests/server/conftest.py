@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import copy
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +18,8 @@ from spinf_core.engine.loading import Loaded
 from spinf_core.engine.selftest import SelfTest
 from spinf_core.engine.service import ScoringService
 from spinf_core.engine.sizes import Sizes
+from spinf_core.packs.catalog import NO_PACKS, Catalog
+from spinf_core.packs.loading import load_catalog
 from spinf_core.plugins import discover
 from spinf_core.server.app import build_app
 from spinf_core.server.state import ServerState
@@ -92,11 +97,11 @@ def serve() -> Iterator[Serve]:
     """Starts servers of the toy model: `serve(server__token="x")`; `loaded=` another model, `service=None` none yet."""
     started: list[tuple[LiveServer, ScoringService | None]] = []
 
-    def start(loaded: Loaded | None = None, ready: bool = True, **flags: Any) -> LiveServer:
+    def start(loaded: Loaded | None = None, ready: bool = True, packs: Catalog = NO_PACKS, **flags: Any) -> LiveServer:
         settings = settings_with(**flags)
         service = None
         if ready:
-            service = ScoringService(loaded or toy_loaded(settings), max_waiting=settings.server.queue)
+            service = ScoringService(loaded or toy_loaded(settings), packs=packs, max_waiting=settings.server.queue)
         server = LiveServer(settings, service)
         started.append((server, service))
         return server
@@ -125,3 +130,45 @@ def request_body(content: str = "A red gate in the north wing.", **changes: Any)
 def public_scores(response: Mapping[str, Any]) -> list[Any]:
     """All that must not depend on other requests."""
     return [response["results"], response["warnings"]]
+
+
+PACKS = Path(__file__).parents[2] / "fixtures/packs"
+PACK_NAMES = ("moderation", "support-triage", "product-listings", "reviews", "news")
+
+
+def fixture_pack(name: str = "moderation") -> dict[str, Any]:
+    """The JSON of a demonstration pack."""
+    value: dict[str, Any] = json.loads((PACKS / name / "0.1.0.json").read_text(encoding="utf-8"))
+    return value
+
+
+def toy_pack(name: str = "moderation", **changes: Any) -> dict[str, Any]:
+    """A demonstration pack, written for the toy model."""
+    return copy.deepcopy(fixture_pack(name) | {"model": "toy"} | changes)
+
+
+def catalog_of(folder: Path, *packs: dict[str, Any], **flags: Any) -> Catalog:
+    """A catalog of these packs, written to a folder."""
+    for number, pack in enumerate(packs):
+        (folder / f"{number}.json").write_text(json.dumps(pack), encoding="utf-8")
+    settings = settings_with(features__packs=(str(folder),), features__official_packs=False, **flags)
+    return load_catalog(settings, PLUGINS, {"toy", "toy-alias"}, lambda line: None)
+
+
+def loaded_for_packs(**flags: Any) -> Loaded:
+    """The toy model, whose tokenizer has few words, with room for words spelled in letters."""
+    return toy_loaded(settings_with(limits__max_option_tokens=20, **flags))
+
+
+@pytest.fixture(scope="session")
+def toy_packs(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """The demonstration packs as the toy model's."""
+    return catalog_of(tmp_path_factory.mktemp("packs"), *map(toy_pack, PACK_NAMES))
+
+
+@pytest.fixture(scope="session")
+def service(toy_packs: Catalog) -> Iterator[ScoringService]:
+    """The toy model with those packs."""
+    service = ScoringService(loaded_for_packs(), packs=toy_packs)
+    yield service
+    service.close()

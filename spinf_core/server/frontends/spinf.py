@@ -11,8 +11,11 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from spinf_core.engine.loading import Loaded
+from spinf_core.engine.service import ScoringService
 from spinf_core.errors import Rejected
 from spinf_core.options import TABLES
+from spinf_core.packs.catalog import Catalog
+from spinf_core.packs.listing import listing
 from spinf_core.server.formed import formed_request, formed_response, translate
 from spinf_core.server.interface import FrontendContext
 from spinf_core.server.state import ServerState, finished
@@ -43,26 +46,29 @@ def _public(state: ServerState) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        if state.service is None:
-            state.ready_service()
-        assert state.service is not None
-        return JSONResponse(models_listing(state.service.loaded, int(state.started)))
+        service = _service(state)
+        return JSONResponse(models_listing(service.loaded, service.packs, int(state.started)))
 
     @router.get("/v1/packs")
     async def packs() -> Response:
-        return JSONResponse({"packs": []})
+        return JSONResponse(listing(_service(state).packs))
 
     @router.get("/v1/packs/{pack_id:path}")
-    async def pack(pack_id: str) -> Response:
-        raise Rejected("unknown_pack", f"this server has no pack {pack_id!r}; GET /v1/packs lists those it has", status=404)
+    async def pack(pack_id: str, version: str | None = None) -> Response:
+        return JSONResponse(_service(state).packs.find(pack_id, version).pack.raw)
 
     return router
 
 
-def models_listing(loaded: Loaded, started: int) -> dict[str, Any]:
+def _service(state: ServerState) -> ScoringService:
+    """The service as soon as there is one, draining or not."""
+    return state.service or state.ready_service()
+
+
+def models_listing(loaded: Loaded, packs: Catalog, started: int) -> dict[str, Any]:
     """The body of `GET /v1/models`, for spinf's clients (`models`) and OpenAI's (`data`)."""
     model, manifest = loaded.model, loaded.manifest
-    features = {"extraction": False, "generation": False, "media": [], "packs": False}
+    features = {"extraction": False, "generation": False, "media": [], "packs": sorted(packs.ids)}
     entry = {
         "id": loaded.id,
         "name": manifest.name if manifest else loaded.id,
@@ -101,7 +107,7 @@ def _trusted(state: ServerState) -> APIRouter:
 
     @router.get("/info")
     async def info() -> Response:
-        service = state.service or state.ready_service()
+        service = _service(state)
         return JSONResponse(info_body(state, service.loaded) | {"statistics": attrs.asdict(service.statistics())})
 
     @router.post("/score")

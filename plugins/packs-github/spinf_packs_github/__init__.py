@@ -1,0 +1,1 @@
+"""Prompt packs out of GitHub repositories: a ref becomes a commit, the commit's archive a folder in the cache."""
