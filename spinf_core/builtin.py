@@ -24,8 +24,11 @@ def spinf_commands() -> Iterable[Command]:
 @hookimpl
 def spinf_quant_schemes() -> Iterable[QuantScheme]:
     """The schemes that run on any device."""
-    yield QuantScheme(name="fp32", summary="Weights and activations in float32.", factory="spinf_core.quant.unquantized:build")
-    yield QuantScheme(name="bf16", summary="Weights and activations in bfloat16.", factory="spinf_core.quant.unquantized:build")
+    unquantized, int8 = "spinf_core.quant.unquantized:build", "spinf_core.quant.int8:build"
+    yield QuantScheme(name="fp32", summary="Weights and activations in float32.", factory=unquantized)
+    yield QuantScheme(name="bf16", summary="Weights and activations in bfloat16.", factory=unquantized)
+    yield QuantScheme(name="w8a16", summary="Weights in int8 per channel, activations in float.", factory=int8)
+    yield QuantScheme(name="w8a8", summary="Weights in int8 per channel, activations in int8 per token.", factory=int8)
 
 
 @hookimpl

@@ -40,7 +40,7 @@ class EngineSettings:
     max_tokens: int | None = _setting(
         None, "rows of the largest job, a larger one is split by branches; without it, what suits the device", least=64
     )
-    lm_head: str | None = _setting(None, "number format of the language model's head; without it, the scheme's own")
+    lm_head: Literal["f32out", "bf16", "fp32"] = _setting("f32out", "products of the language model's head: f32out, bf16, fp32")
     media: bool = _setting(True, "load what embeds images, audio and video")
     compile: bool = _setting(True, "compile the model for the device")
     warmup: Literal["full", "short", "none"] = _setting("full", "shapes to run first: full, short, none")

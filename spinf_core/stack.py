@@ -114,6 +114,7 @@ class Model(ABC):
         media: kinds that the stack can place in a content: of `image`, `audio`, `video`.
         axes: rotary axes of `Pass.positions`.
         numerics: raised whenever the stack's arithmetic changes; it enters the fingerprint.
+        least_rows: the fewest rows of a pass: the scheme's.
         device: where the weights are.
         dtype: of the hidden rows.
     """
@@ -127,6 +128,7 @@ class Model(ABC):
     media: frozenset[str] = frozenset()
     axes: int = 1
     numerics: int = 1
+    least_rows: int = 16
     device: torch.device
     dtype: torch.dtype
 
@@ -171,6 +173,7 @@ class LoadContext:
         config: the parsed `config.json`.
         device: where to put the weights.
         scheme: supplies the linear layers; see `spinf_core.quant.interface`.
+        head_precision: of the LM head, see `spinf_core.nn.head`.
         options: research knobs, `--stack-options`; a stack refuses those it does not know.
         settings: an instance of the record's settings class, or None.
     """
@@ -179,5 +182,6 @@ class LoadContext:
     config: Mapping[str, Any]
     device: torch.device
     scheme: Scheme
+    head_precision: Literal["f32out", "bf16", "fp32"] = "f32out"
     options: Mapping[str, str] = attrs.field(factory=dict)
     settings: object | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -137,9 +136,8 @@ class Tokenizer:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the tokenizer's canonical JSON and of its BOS, in hex."""
-        canonical = json.dumps([json.loads(self._backend.to_str()), self.bos], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """SHA-256 of the tokenizer as its library writes it, and of its BOS, in hex."""
+        return hashlib.sha256(f"{self._backend.to_str()}\n{self.bos}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; no BOS, no control tokens."""

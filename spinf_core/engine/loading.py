@@ -11,12 +11,12 @@ import torch
 
 from spinf_core.checkpoints import Checkpoint, cache_root, resolve
 from spinf_core.engine import fingerprint
+from spinf_core.engine.schemes import choose_scheme
 from spinf_core.engine.selftest import SelfTest, kept_self_test, self_test
 from spinf_core.engine.sizes import Sizes
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest
-from spinf_core.quant.interface import Scheme, SchemeContext
-from spinf_core.records import ModelStack, QuantScheme
+from spinf_core.records import ModelStack
 from spinf_core.registry import Plugins, Registered, load_factory
 from spinf_core.settings import Settings
 from spinf_core.stack import LoadContext, Model
@@ -82,7 +82,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     device = choose_device(settings.engine.device, stack)
     if settings.engine.threads is not None:
         torch.set_num_threads(settings.engine.threads)
-    registered, scheme = _scheme(settings, manifest, plugins, device)
+    registered, scheme = choose_scheme(settings, manifest, plugins, device, config, checkpoint.folder)
 
     progress(f"loading {manifest.id if manifest else name} on {device}, {scheme.name}")
     context = LoadContext(
@@ -90,6 +90,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
         config=config,
         device=device,
         scheme=scheme,
+        head_precision=settings.engine.lm_head,
         options=settings.engine.stack_options,
         settings=settings.of_record(stack.record),
     )
@@ -97,7 +98,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     default_budget, default_rows = DEFAULT_ROWS[device.type]
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
-    sizes = Sizes.up_to(budget, max_rows)
+    sizes = Sizes.up_to(budget, max_rows, model.least_rows)
     values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed, settings.engine.stack_options)
     tested = kept_self_test(
         cache_root() / "self-test",
@@ -166,33 +167,3 @@ def choose_device(asked: str, stack: Registered[ModelStack]) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise SetupError(f"device {asked!r} is not here; torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
     return device
-
-
-def _scheme(
-    settings: Settings, manifest: Manifest | None, plugins: Plugins, device: torch.device
-) -> tuple[Registered[QuantScheme], Scheme]:
-    name = settings.engine.quant or "fp32"
-    allowed = manifest.quant.allowed if manifest else ()
-    if allowed and name not in allowed:
-        assert manifest is not None
-        raise SetupError(
-            f"model {manifest.id} runs with {', '.join(allowed)}, not with {name!r} ({settings.origin('engine.quant')})"
-        )
-    registered = plugins.scheme(name)
-    lacking = [need for need in registered.record.requires if need not in _offers(device)]
-    if lacking:
-        raise SetupError(
-            f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which "
-            f"{fingerprint.device_name(device)} lacks; leave --quant out, or choose fp32 or bf16"
-        )
-    context = SchemeContext(name=name, device=device, settings=settings.of_record(registered.record))
-    scheme: Scheme = load_factory(registered)(context)
-    return registered, scheme
-
-
-def _offers(device: torch.device) -> set[str]:
-    """What a scheme's `requires` may name on this device."""
-    if device.type != "cuda":
-        return {device.type}
-    fp8 = torch.cuda.get_device_capability(device) >= (8, 9)
-    return {"cuda", "fp8"} if fp8 else {"cuda"}

@@ -90,7 +90,7 @@ def read_rows(model: Model, hidden: Tensor) -> Tensor:
     results = []
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
-        padded = block.new_zeros(HEAD_SIZES.fit(len(block)), block.shape[1])
+        padded = block.new_zeros(HEAD_SIZES[block.device.type].fit(len(block)), block.shape[1])
         padded[: len(block)] = block
         at = torch.arange(len(block), device=hidden.device)
         logits, normaliser = model.read(padded, at, torch.zeros_like(at))

@@ -11,8 +11,12 @@ from spinf_core.engine.packing import Batch
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
 
-HEAD_SIZES = Sizes((16, 32, 48, 64, 96, 128, 192, 256))
-HEAD_BLOCK = HEAD_SIZES.largest  # rows; 256 × 49k logits are 50 MB
+HEAD_BLOCK = 256  # rows; 256 × 49k logits are 50 MB
+HEAD_SIZES = {
+    "cpu": Sizes((16, 32, 48, 64, 96, 128, 192, HEAD_BLOCK)),
+    # Products of a few rows choose their kernel by how many there are, and a full block takes them no longer.
+    "cuda": Sizes((HEAD_BLOCK,)),
+}
 
 
 def read_batch(model: Model, hidden: Tensor, batch: Batch) -> list[NDArray[np.float64]]:
@@ -41,7 +45,7 @@ def read_pairs(model: Model, hidden: Tensor, rows: NDArray[np.int32], columns: N
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
         chosen = order[np.searchsorted(sorted_rows, first) : np.searchsorted(sorted_rows, first + len(block))]
-        padded = block.new_zeros(HEAD_SIZES.fit(len(block)), block.shape[1])
+        padded = block.new_zeros(HEAD_SIZES[block.device.type].fit(len(block)), block.shape[1])
         padded[: len(block)] = block
         at = torch.as_tensor(rows[chosen] - first, dtype=torch.int64, device=hidden.device)
         column = torch.as_tensor(columns[chosen], dtype=torch.int64, device=hidden.device)

@@ -69,18 +69,19 @@ def _rows(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _operation(operation: Operation, device: torch.device, sizes: Sizes) -> Iterator[str]:
     rows = _rows(operation.width, operation.dtype, device)
-    expected = operation.call(rows)
+    least = sizes.listed[0]
+    expected = operation.call(rows.repeat(-(-least // MULTIPLE), 1)[:least])[:MULTIPLE]
     for size in sizes.listed:
         lanes = torch.arange(size, device=device) * 7 % MULTIPLE
         if not torch.equal(operation.call(rows[lanes]), expected[lanes]):
-            yield f"{operation.name}: rows change with {size} rows beside {MULTIPLE}"
+            yield f"{operation.name}: rows change with {size} rows beside {least}"
 
 
 def _head(model: Model, digest: hashlib._Hash) -> Iterator[str]:
     rows = _rows(model.hidden_size, model.dtype, model.device)
     expected = read_rows(model, rows)
     digest.update(expected.cpu().numpy().tobytes())
-    for size in HEAD_SIZES.listed:
+    for size in HEAD_SIZES[model.device.type].listed:
         lanes = torch.arange(size, device=model.device) * 7 % MULTIPLE
         if not torch.equal(read_rows(model, rows[lanes]), expected[lanes]):
             yield f"head: rows change with {size} rows beside {MULTIPLE}"
@@ -88,7 +89,7 @@ def _head(model: Model, digest: hashlib._Hash) -> Iterator[str]:
 
 def _probes(model: Model, sizes: Sizes, digest: hashlib._Hash) -> Iterator[str]:
     if sizes.largest < PROBE_ROWS:
-        sizes = Sizes.up_to(PROBE_ROWS)
+        sizes = Sizes.up_to(PROBE_ROWS, least=model.least_rows)
     generator = np.random.default_rng(SEED)
     probes = [
         random_probe(generator, model.vocab_size, content, branches, longest)

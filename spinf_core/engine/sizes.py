@@ -20,16 +20,16 @@ class Sizes:
     listed: tuple[int, ...]
 
     @classmethod
-    def up_to(cls, dense: int, largest: int = 0) -> Sizes:
-        """The list that is dense up to `dense` rows and ends with the first size that holds `largest`."""
-        largest = max(dense, largest)
+    def up_to(cls, dense: int, largest: int = 0, least: int = MULTIPLE) -> Sizes:
+        """The list from `least` rows, dense up to `dense`, that ends with the first size that holds `largest`."""
+        largest = max(dense, largest, least)
         listed = [MULTIPLE, 2 * MULTIPLE, 3 * MULTIPLE]
         octave = 4 * MULTIPLE
         while listed[-1] < largest:
             step = max(MULTIPLE, octave // 8) if octave < dense else octave // 2
             listed += range(octave, 2 * octave, step)
             octave *= 2
-        return cls(tuple(listed[: bisect_left(listed, largest) + 1]))
+        return cls(tuple(size for size in listed[: bisect_left(listed, largest) + 1] if size >= least))
 
     def fit(self, rows: int) -> int:
         """The smallest listed size of at least `rows`.

@@ -23,3 +23,10 @@ def sigmoid(x: Tensor) -> Tensor:
     if x.device.type == "cpu" and x.dtype == torch.float32:
         return 1 / (1 + torch.exp(-x))
     return torch.sigmoid(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """x / 2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) (Hendrycks and Gimpel 2016, section 2); the same caveat holds."""
+    if x.device.type == "cpu" and x.dtype == torch.float32:
+        return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    return F.gelu(x, approximate="tanh")

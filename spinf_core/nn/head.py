@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+HeadPrecision = Literal["f32out", "bf16", "fp32"]
+"""`f32out`: products of the weights' own dtype, summed and kept in float32; `bf16`: logits rounded to bfloat16, which is
+quicker and coarser; `fp32`: float32 products."""
+
+VOCABULARY_CHUNK = 8192
+
 
 class LMHead:
-    """weight [V, hidden]; logits are float32, optionally soft-capped: cap · tanh(logits / cap) (Gemma 2 report, section 2)."""
+    """Reads logits; they are float32, optionally soft-capped: cap · tanh(logits / cap) (Gemma 2 report, section 2).
 
-    def __init__(self, weight: Tensor, softcap: float | None = None) -> None:
+    Args:
+        weight: [V, hidden].
+        softcap: the cap.
+        precision: of the products, where the weight is not float32 itself.
+    """
+
+    def __init__(self, weight: Tensor, softcap: float | None = None, precision: HeadPrecision = "f32out") -> None:
         self.weight = weight
         self.softcap = softcap
+        self.precision = precision
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, hidden] -> [B, V] float32."""
-        logits = F.linear(hidden, self.weight).float()
+        logits = self._product(hidden)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
@@ -25,3 +40,12 @@ class LMHead:
         """Logits at (rows, columns) [P] and the log-sum-exp of every row [B], float32."""
         logits = self.logits(hidden)
         return logits[rows, columns], torch.logsumexp(logits, dim=-1)
+
+    def _product(self, hidden: Tensor) -> Tensor:
+        if self.weight.dtype == torch.float32 or self.precision == "bf16":
+            return F.linear(hidden, self.weight).float()
+        if self.precision == "f32out" and hidden.device.type == "cuda":
+            return torch.mm(hidden, self.weight.T, out_dtype=torch.float32)
+        # A float32 copy of the whole weight would take twice its memory.
+        wide = hidden.float()
+        return torch.cat([F.linear(wide, chunk.float()) for chunk in torch.split(self.weight, VOCABULARY_CHUNK)], dim=1)

@@ -16,7 +16,8 @@ from spinf_core.errors import SetupError
 def inverse_frequencies(head_dim: int, parameters: Mapping[str, Any]) -> Tensor:
     """[head_dim / 2] float32 angular frequencies for a checkpoint's `rope_parameters`.
 
-    Types `default` and `llama3` (the frequency-dependent scaling of the Llama 3.1 checkpoints).
+    Types `default`, `llama3` (the frequency-dependent scaling of the Llama 3.1 checkpoints) and `proportional` (Gemma 4: only
+    the first `partial_rotary_factor` of the pairs turn, at frequencies that are still counted over the whole head).
 
     Raises:
         SetupError: for a type that is not implemented.
@@ -26,8 +27,12 @@ def inverse_frequencies(head_dim: int, parameters: Mapping[str, Any]) -> Tensor:
     frequencies: Tensor = 1.0 / (float(parameters["rope_theta"]) ** exponents)
     if kind == "default":
         return frequencies
+    if kind == "proportional":
+        turning = int(float(parameters.get("partial_rotary_factor", 1.0)) * head_dim // 2)
+        still = torch.arange(len(frequencies)) >= turning
+        return frequencies.masked_fill(still, 0.0) / float(parameters.get("factor", 1.0))
     if kind != "llama3":
-        raise SetupError(f"rope type {kind!r} is not implemented by this stack; it runs 'default' and 'llama3'")
+        raise SetupError(f"rope type {kind!r} is not implemented; 'default', 'llama3' and 'proportional' are")
     factor = float(parameters["factor"])
     low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
     original = float(parameters["original_max_position_embeddings"])

@@ -60,21 +60,17 @@ class PathState(State):
         paths, used = _compact(paths)
         layers = []
         for layer in self.layers:
-            device = (layer.stored or layer.kept)[0].device
-            stored_index = torch.as_tensor(used, device=device)
-            kept_index = torch.as_tensor(chosen, device=device)
-            layers.append(
-                LayerState(
-                    tuple(values.index_select(0, stored_index) for values in layer.stored),
-                    tuple(values.index_select(0, kept_index) for values in layer.kept),
-                )
-            )
+            layers.append(LayerState(_select(layer.stored, used), _select(layer.kept, chosen)))
         return PathState(paths, layers)
 
     def free(self) -> None:
         """See `State.free`."""
         self.layers = ()
         self.rows = 0
+
+
+def _select(tensors: tuple[Tensor, ...], rows: Index) -> tuple[Tensor, ...]:
+    return tuple(values.index_select(0, torch.as_tensor(rows, device=values.device)) for values in tensors)
 
 
 def _compact(paths: KeptPaths) -> tuple[KeptPaths, Index]:

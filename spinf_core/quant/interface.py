@@ -38,12 +38,14 @@ class Scheme(Protocol):
         dtype: of activations between layers, norms and embeddings.
         invariant: whether a row of every linear depends on that row alone.
         numerics: raised whenever its arithmetic changes; it enters the fingerprint.
+        least_rows: from how many rows on a row's products do not depend on how many there are; a multiple of 16.
     """
 
     name: str
     dtype: torch.dtype
     invariant: bool
     numerics: int
+    least_rows: int
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> Linear:
         """One linear over the rows of several weights laid one under another (q, k and v, say), or of just one.

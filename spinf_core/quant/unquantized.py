@@ -6,8 +6,11 @@ import torch
 
 from spinf_core.nn.linear import PlainLinear
 from spinf_core.quant.interface import SchemeContext
+from spinf_core.quant.reading import take_merged
 from spinf_core.weights import Weights
 
+LEAST_ROWS = {"cpu": 16, "cuda": 512}
+"""cuBLAS chooses other kernels, and with them another order of sums, for products of few rows."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -17,24 +20,16 @@ class Unquantized:
     invariant = True
     numerics = 1
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
         self.dtype = DTYPES[name]
+        self.least_rows = LEAST_ROWS[device.type]
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> PlainLinear:
         """See `Scheme.linear`."""
-        parts = [
-            weights.take(f"{name}.weight", (rows, in_features), self.dtype)
-            for name, rows in zip(names, out_features, strict=True)
-        ]
-        biased = any(weights.has(f"{name}.bias") for name in names)
-        biases = [
-            weights.take(f"{name}.bias", (rows,), self.dtype) for name, rows in zip(names, out_features, strict=True) if biased
-        ]
-        weight = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return PlainLinear(weight.contiguous(), torch.cat(biases) if biases else None)
+        return PlainLinear(*take_merged(weights, names, out_features, in_features, self.dtype))
 
 
 def build(context: SchemeContext) -> Unquantized:
     """The scheme's factory."""
-    return Unquantized(context.name)
+    return Unquantized(context.name, context.device)

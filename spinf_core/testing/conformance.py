@@ -37,7 +37,13 @@ from spinf_core.stack import CONTENT_TILE, Model, Pass, State
 Oracle = Callable[[Sequence[int]], Tensor]
 
 CONTENT_LENGTHS = (1, 2, 3, 4, 31, CONTENT_TILE - 1, CONTENT_TILE, CONTENT_TILE + 1, 2 * CONTENT_TILE + 1)
-SIZES = Sizes.up_to(4096)
+
+
+def sizes_of(model: Model) -> Sizes:
+    """The listed sizes on which a model is tried."""
+    return Sizes.up_to(4096, least=model.least_rows)
+
+
 MOST_PROBLEMS = 8  # that a failed check lists
 
 
@@ -55,7 +61,7 @@ def probes(model: Model, seed: int = 0, longest: int = 20) -> list[Probe]:
 def check_oracle(model: Model, oracle: Oracle, tolerance: float) -> None:
     """Every branch's distribution equals the oracle's for its full prompt, in one pass of many jobs."""
     some = probes(model)
-    for probe, hidden in zip(some, run_probes(model, some, SIZES), strict=True):
+    for probe, hidden in zip(some, run_probes(model, some, sizes_of(model)), strict=True):
         found = log_probabilities(model, hidden)
         for number, branch in enumerate(probe.branches):
             expected = oracle([*probe.content, *branch])[-1].float()
@@ -70,7 +76,7 @@ def check_oracle(model: Model, oracle: Oracle, tolerance: float) -> None:
 def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
     """[rows, V] float32, read column by column as the engine would."""
     columns = torch.arange(model.vocab_size, device=hidden.device)
-    padded = hidden.new_zeros(SIZES.fit(len(hidden)), hidden.shape[1])
+    padded = hidden.new_zeros(sizes_of(model).fit(len(hidden)), hidden.shape[1])
     padded[: len(hidden)] = hidden
     rows = torch.arange(len(hidden), device=hidden.device)
     logits, normaliser = model.read(padded, rows.repeat_interleave(len(columns)), columns.repeat(len(hidden)))
@@ -80,11 +86,11 @@ def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
 def check_invariance(model: Model) -> None:
     """No hidden bit depends on packing, order, siblings or splitting; no operation on the number of rows."""
     some = probes(model, seed=1)
-    alone = [run_probes(model, [probe], SIZES)[0] for probe in some]
+    alone = [run_probes(model, [probe], sizes_of(model))[0] for probe in some]
     found = chain(
         self_test(model, Sizes.up_to(512)).failures,
-        compare_packed(model, some, alone, SIZES),
-        *(compare_split(model, number, *pair, SIZES) for number, pair in enumerate(zip(some, alone, strict=True))),
+        compare_packed(model, some, alone, sizes_of(model)),
+        *(compare_split(model, number, *pair, sizes_of(model)) for number, pair in enumerate(zip(some, alone, strict=True))),
     )
     problems = list(islice(found, MOST_PROBLEMS))
     assert not problems, "; ".join(problems)
@@ -95,31 +101,31 @@ def check_past(model: Model) -> None:
     generator = np.random.default_rng(2)
     for length in (1, CONTENT_TILE, CONTENT_TILE + 3, 2 * CONTENT_TILE + 1):
         probe = random_probe(generator, model.vocab_size, length, 5, 38)
-        unbroken = run_probes(model, [probe], SIZES)[0]
+        unbroken = run_probes(model, [probe], sizes_of(model))[0]
         _check_branches_from_cut(model, probe, unbroken)
         _check_branches_from_within(model, probe, unbroken)
         if length > CONTENT_TILE:
             _check_content_from_tile(model, probe, unbroken)
 
 
-def _layout(probe: Probe) -> Pass:
+def _layout(model: Model, probe: Probe) -> Pass:
     job = probe.job()
-    return lay_out(list(split(job, max(job.rows, 1))), SIZES).pass_
+    return lay_out(list(split(job, max(job.rows, 1))), sizes_of(model)).pass_
 
 
 def _check_branches_from_cut(model: Model, probe: Probe, unbroken: Tensor) -> None:
     """Content first, its last row kept; then every branch in a pass of its own from a fork of that state."""
-    content = _layout(Probe(probe.content, (probe.branches[0],)))
+    content = _layout(model, Probe(probe.content, (probe.branches[0],)))
     last = len(probe.content) - 1
     _, state = model.forward(content, keep=[last])
     assert state is not None
     assert state.rows == 1, f"a state of one kept row says that it has {state.rows}"
     assert state.bytes > 0, "a state says that it holds no memory"
     for number, branch in enumerate(probe.branches):
-        hidden, _ = model.forward(_continued(branch, len(probe.content), len(probe.content)), past=state)
+        hidden, _ = model.forward(_continued(model, branch, len(probe.content), len(probe.content)), past=state)
         assert torch.equal(hidden[-1], unbroken[number]), f"branch {number} continued from the cut differs in bits"
     forks = state.fork([0, 0])
-    merged = _together([_continued(branch, last + 1, last + 1) for branch in probe.branches[:2]], bases=[1, 0])
+    merged = _together(model, [_continued(model, branch, last + 1, last + 1) for branch in probe.branches[:2]], bases=[1, 0])
     hidden, _ = model.forward(merged, past=forks)
     assert torch.equal(hidden, unbroken[:2]), "branches continued together from a forked state differ in bits"
     forks.free()
@@ -131,7 +137,7 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
     halves = [max(1, len(branch) // 2) for branch in probe.branches]
     heads = Probe(probe.content, tuple(branch[:half] for branch, half in zip(probe.branches, halves, strict=True)))
     job = heads.job()
-    pass_ = lay_out(list(split(job, job.rows)), SIZES).pass_
+    pass_ = lay_out(list(split(job, job.rows)), sizes_of(model)).pass_
     _, state = model.forward(pass_, keep=(job.pair_node + cut).tolist())
     assert state is not None
     for number, (branch, half) in enumerate(zip(probe.branches, halves, strict=True)):
@@ -140,7 +146,7 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
         hidden = None
         while rest:  # a few tokens at a time, each from the state before
             step = rest[:3]
-            hidden, kept = model.forward(_continued(step, cut, depth), past=now, keep=[len(step) - 1])
+            hidden, kept = model.forward(_continued(model, step, cut, depth), past=now, keep=[len(step) - 1])
             assert kept is not None
             now, rest, depth = kept, rest[3:], depth + len(step)
         if hidden is not None:
@@ -148,14 +154,14 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
 
 
 def _check_content_from_tile(model: Model, probe: Probe, unbroken: Tensor) -> None:
-    first = _layout(Probe(probe.content[:CONTENT_TILE], (probe.branches[0],)))
+    first = _layout(model, Probe(probe.content[:CONTENT_TILE], (probe.branches[0],)))
     # The state is kept inside a content: the pass says that the content goes on.
     first = attrs.evolve(first, cut=np.array([len(probe.content)], np.int32), segments=np.array([[0, 64, 64]], np.int32))
     first = attrs.evolve(first, job=np.where(np.arange(first.rows) < CONTENT_TILE, 0, -1).astype(np.int32))
     first = attrs.evolve(first, reads=np.array([CONTENT_TILE - 1], np.int32))
     _, state = model.forward(first, keep=[CONTENT_TILE - 1])
     assert state is not None
-    rest = _layout(Probe(probe.content[CONTENT_TILE:], probe.branches))
+    rest = _layout(model, Probe(probe.content[CONTENT_TILE:], probe.branches))
     rest = attrs.evolve(
         rest,
         depth=np.where(rest.job >= 0, rest.depth + CONTENT_TILE, rest.depth).astype(np.int32),
@@ -169,21 +175,21 @@ def _check_content_from_tile(model: Model, probe: Probe, unbroken: Tensor) -> No
     assert torch.equal(hidden[torch.as_tensor(rows)], unbroken), "a content continued at the end of a tile differs in bits"
 
 
-def _continued(tokens: Sequence[int], cut: int, depth: int) -> Pass:
+def _continued(model: Model, tokens: Sequence[int], cut: int, depth: int) -> Pass:
     """One path of tokens after the cut, from `depth` on, that continues row 0 of a past; its last row is read."""
-    pass_ = _layout(Probe((), (tuple(tokens),)))
+    pass_ = _layout(model, Probe((), (tuple(tokens),)))
     mine = pass_.job >= 0
     moved = np.where(mine, pass_.depth + depth, pass_.depth).astype(np.int32)
     return attrs.evolve(pass_, depth=moved, positions=moved[None], cut=np.array([cut], np.int32), base=np.array([0], np.int32))
 
 
-def _together(passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
+def _together(model: Model, passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
     """Passes of one path each, as the jobs of one pass without padding between them."""
     spans = [int((pass_.job >= 0).sum()) for pass_ in passes]
     starts = np.cumsum([0, *spans])
-    rows = SIZES.fit(int(starts[-1]))
+    rows = sizes_of(model).fit(int(starts[-1]))
     merged = attrs.evolve(
-        _layout(Probe((), ((0,) * rows,))),
+        _layout(model, Probe((), ((0,) * rows,))),
         job=np.full(rows, -1, np.int32),
         parent=np.full(rows, -1, np.int32),
         end=np.arange(1, rows + 1, dtype=np.int32),
@@ -205,13 +211,13 @@ def check_odd_passes(model: Model) -> None:
     """Passes at the edges: nothing read, one row, only padding beside it, a job that ends where another begins."""
     generator = np.random.default_rng(3)
     tokens = tuple(generator.integers(0, model.vocab_size, 5).tolist())
-    pass_ = _layout(Probe(tokens[:1], (tokens[1:2],)))
+    pass_ = _layout(model, Probe(tokens[:1], (tokens[1:2],)))
     hidden, state = model.forward(attrs.evolve(pass_, reads=np.empty(0, np.int32)))
     assert hidden.shape == (0, model.hidden_size), f"a pass without reads gave hidden rows of shape {tuple(hidden.shape)}"
     assert state is None, "a pass that keeps nothing gave a state"
-    (lonely,) = run_probes(model, [Probe((), (tokens[:1],))], SIZES)
+    (lonely,) = run_probes(model, [Probe((), (tokens[:1],))], sizes_of(model))
     assert torch.isfinite(lonely).all(), "a single row without a content is not finite"
-    both = run_probes(model, [Probe((), (tokens[:1],)), Probe(tokens, (tokens,)), Probe((), (tokens[:1],))], SIZES)
+    both = run_probes(model, [Probe((), (tokens[:1],)), Probe(tokens, (tokens,)), Probe((), (tokens[:1],))], sizes_of(model))
     assert torch.equal(both[0], lonely), "a job of one row changes beside another job"
     assert torch.equal(both[2], lonely), "equal jobs in one pass differ"
 

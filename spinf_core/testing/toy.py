@@ -197,7 +197,9 @@ class ToyModel(Model):
         length = len(ids)
 
         def norm(x: Tensor, number: int) -> Tensor:
-            return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * self.norms[number].weight.double()
+            weight = self.norms[number].weight
+            assert weight is not None
+            return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
 
         qkv = (norm(x, 0) @ self.qkv.weight.double().T).view(length, -1, HEAD_DIM)
         q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)

@@ -117,7 +117,7 @@ class Llama(Model):
         if context.options:
             raise SetupError(f"the llama stack has no stack options; remove {', '.join(context.options)}")
         self.config = c = LlamaConfig.read(context.config)
-        self.device, self.dtype = context.device, context.scheme.dtype
+        self.device, self.dtype, self.least_rows = context.device, context.scheme.dtype, context.scheme.least_rows
         self.tokenizer = Tokenizer.from_folder(context.folder)
         self.vocab_size, self.hidden_size, self.max_positions = c.vocab_size, c.hidden_size, c.max_positions
         weights = Weights(context.folder, context.device)
@@ -131,7 +131,7 @@ class Llama(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
-        self.lm_head = LMHead(head)
+        self.lm_head = LMHead(head, precision=context.head_precision)
         weights.finish()
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:

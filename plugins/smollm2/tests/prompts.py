@@ -34,7 +34,7 @@ CONTENTS = {
     "Chinese": "昨天收到的椅子有一把坏了，我想要退款。请尽快回复我，谢谢。",
     "white space": "a\n\n\n   b\t\tc      \n \n  d   ",
     "long prose": _PROSE * 7,
-    "1,500 tokens": (_PROSE + _CODE) * 17,
+    "1,500 tokens": (_PROSE + _CODE) * 18,
 }
 
 Question = tuple[str, tuple[str, ...]]

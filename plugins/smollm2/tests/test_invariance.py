@@ -1,4 +1,4 @@
-"""On the real weights: whatever shares a pass with a question, in whatever order, split or cached, no bit of its scores moves."""
+"""On the real weights: whatever shares a pass with a question, in whatever order, split or cached, no bit of a score moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .prompts import CONTENTS
 
 pytestmark = pytest.mark.weights
 
-INPUTS = {name: CONTENTS[name] for name in ("a letter", "half a word", "prose", "digits", "JSON", "emoji", "code")}
+INPUTS = {name: CONTENTS[name] for name in ("a letter", "half a word", "prose", "JSON", "emoji")}
 QUERIES: dict[str, dict[str, Any]] = {
     "refund": {"template": "\n\nIs the customer asking for a refund?\nAnswer:{?}", "options": [" yes", " no"]},
     "angry": {"template": "\n\nIs the customer angry?\nAnswer:{?}", "options": [" certainly not", " certainly", " unclear"]},

@@ -1,0 +1,235 @@
+"""Gemma 4's text model: sandwich-normed blocks, five sliding layers to one full, optional per-layer embeddings and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from spinf_core.errors import SetupError
+from spinf_core.nn.activation import gelu_tanh
+from spinf_core.nn.attention import TreeAttention, tree_attention
+from spinf_core.nn.head import LMHead
+from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.linear import InputFormat, Linear, write
+from spinf_core.nn.norm import RMSNorm
+from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.stack import LoadContext, Model, Operation, Pass, State
+from spinf_core.tokenizer import Tokenizer
+from spinf_core.weights import Weights
+from spinf_gemma4.config import GemmaConfig, LayerConfig
+from spinf_gemma4.extras import Experts, PerLayerEmbedding, PerLayerInput
+
+KeysValues = tuple[Tensor, Tensor]
+RowWise = Callable[[Tensor], Tensor]
+
+
+class Loader:
+    """What the parts of the model take from the checkpoint."""
+
+    def __init__(self, config: GemmaConfig, weights: Weights, context: LoadContext, prefix: str) -> None:
+        self.config, self.weights, self.scheme, self.prefix = config, weights, context.scheme, prefix
+
+    def norm(self, name: str, width: int, output: InputFormat | None = None) -> RMSNorm:
+        """A norm, whose weight Gemma multiplies in float32."""
+        return RMSNorm(self.tensor(f"{name}.weight", (width,)), self.config.eps, output, wide=True)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of the text model in the scheme's dtype."""
+        return self.weights.take(f"{self.prefix}.{name}", shape, self.scheme.dtype)
+
+
+class Attention:
+    """Grouped-query attention with normed queries, keys and values; full layers may use keys as values."""
+
+    def __init__(self, load: Loader, layer: LayerConfig, at: str) -> None:
+        c, weights, scheme = load.config, load.weights, load.scheme
+        self.layer, self.heads = layer, c.heads
+        q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+        names = "q" if layer.source is not None else "qk" if layer.keys_as_values else "qkv"
+        projections = tuple(f"{load.prefix}.{at}.{name}_proj" for name in names)
+        self.projections = scheme.linear(weights, projections, (q, kv, kv)[: len(names)], c.hidden_size)
+        self.out = scheme.linear(weights, (f"{load.prefix}.{at}.o_proj",), (c.hidden_size,), q)
+        self.q_norm = load.norm(f"{at}.q_norm", layer.head_dim)
+        if layer.source is None:
+            self.k_norm = load.norm(f"{at}.k_norm", layer.head_dim)
+            self.v_norm = RMSNorm(None, c.eps)
+
+    def __call__(
+        self,
+        x: Tensor,  # [N, hidden], in the projections' format
+        attention: TreeAttention,
+        tables: tuple[Tensor, Tensor],
+        shared: KeysValues | None,  # of the layer whose keys and values this one uses
+        past: KeysValues | None,
+    ) -> tuple[Tensor, KeysValues]:
+        """[N, hidden] -> [N, hidden], and the keys and values [N, kv_heads, head_dim] that were used."""
+        layer = self.layer
+        projected = self.projections(x).view(len(x), -1, layer.head_dim)
+        q = rotate(self.q_norm(projected[:, : self.heads]), tables)
+        if shared is None:
+            raw = projected[:, self.heads :]
+            k, v = raw[:, : layer.kv_heads], raw[:, -layer.kv_heads :]  # the same where keys are values
+            shared = rotate(self.k_norm(k), tables), self.v_norm(v)
+        mixed = attention(q, *shared, scale=1.0, window=layer.window, past=past)
+        return self.out(write(mixed.reshape(len(x), -1), self.out.input_format)), shared
+
+
+class FeedForward:
+    """gelu(x Wgᵀ) · (x Wuᵀ) Wdᵀ."""
+
+    def __init__(self, load: Loader, size: int, at: str) -> None:
+        hidden, names = load.config.hidden_size, (f"{load.prefix}.{at}.gate_proj", f"{load.prefix}.{at}.up_proj")
+        self.gate_up = load.scheme.linear(load.weights, names, (size, size), hidden)
+        self.down = load.scheme.linear(load.weights, (f"{load.prefix}.{at}.down_proj",), (hidden,), size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, hidden] in the format of `gate_up` -> [N, hidden]."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(write(gelu_tanh(gate) * up, self.down.input_format))
+
+
+class Block:
+    """One layer: norms before and after attention and feed-forward, then whatever extras the checkpoint has, then a scalar."""
+
+    def __init__(self, load: Loader, number: int) -> None:
+        c, at = load.config, f"layers.{number}"
+        self.attention = Attention(load, c.layers[number], f"{at}.self_attn")
+        self.feed_forward = FeedForward(load, c.layers[number].intermediate_size, f"{at}.mlp")
+        attention_format = self.attention.projections.input_format
+        self.before_attention = load.norm(f"{at}.input_layernorm", c.hidden_size, attention_format)
+        self.after_attention = load.norm(f"{at}.post_attention_layernorm", c.hidden_size)
+        feed_forward_format = self.feed_forward.gate_up.input_format
+        self.before_feed_forward = load.norm(f"{at}.pre_feedforward_layernorm", c.hidden_size, feed_forward_format)
+        self.after_feed_forward = load.norm(f"{at}.post_feedforward_layernorm", c.hidden_size)
+        self.experts = Experts(load, at) if c.experts else None
+        self.per_layer_input = PerLayerInput(load, at) if c.per_layer else None
+        self.scalar = load.tensor(f"{at}.layer_scalar", (1,))
+
+    def __call__(
+        self,
+        x: Tensor,
+        attention: TreeAttention,
+        tables: tuple[Tensor, Tensor],
+        shared: KeysValues | None,
+        past: KeysValues | None,
+        per_layer: Tensor | None,
+    ) -> tuple[Tensor, KeysValues]:
+        """[N, hidden] -> [N, hidden], and the keys and values that were used."""
+        mixed, shared = self.attention(self.before_attention(x), attention, tables, shared, past)
+        x = x + self.after_attention(mixed)
+        change = self.feed_forward(self.before_feed_forward(x))
+        if self.experts is not None:
+            change = self.experts(x, change)
+        x = x + self.after_feed_forward(change)
+        if self.per_layer_input is not None and per_layer is not None:
+            x = self.per_layer_input(x, per_layer)
+        return x * self.scalar, shared
+
+
+class Gemma4(Model):
+    """A Gemma 4 checkpoint's text model."""
+
+    numerics = 1
+
+    def __init__(self, context: LoadContext) -> None:
+        if context.options:
+            raise SetupError(f"the gemma4 stack has no stack options; remove {', '.join(context.options)}")
+        self.config = c = GemmaConfig.read(context.config)
+        self.device, self.dtype, self.least_rows = context.device, context.scheme.dtype, context.scheme.least_rows
+        self.tokenizer = Tokenizer.from_folder(context.folder)
+        self.vocab_size, self.hidden_size, self.max_positions = c.vocab_size, c.hidden_size, c.max_positions
+        weights = Weights(context.folder, context.device)
+        prefix = "model.language_model" if weights.has("model.language_model.norm.weight") else "model"
+        load = Loader(c, weights, context, prefix)
+        self.embedding = load.tensor("embed_tokens.weight", (c.vocab_size, c.hidden_size))
+        self.embedding_scale = torch.tensor(c.hidden_size**0.5, dtype=self.dtype).item()
+        self.per_layer = PerLayerEmbedding(load) if c.per_layer else None
+        head_dims = {layer.kind: layer.head_dim for layer in c.layers}
+        self.rotary = {
+            kind: Rotary(inverse_frequencies(head_dims[kind], parameters), self.device) for kind, parameters in c.rope.items()
+        }
+        self.blocks = [Block(load, number) for number in range(len(c.layers))]
+        self.norm = load.norm("norm", c.hidden_size)
+        head = self.embedding
+        if c.tied:
+            weights.skip("lm_head.weight", "tied to the embedding")
+        else:
+            head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
+        self.lm_head = LMHead(head, c.softcap, context.head_precision)
+        _skip_unused(weights, c, prefix)
+        weights.finish()
+
+    def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
+        """See `Model.forward`."""
+        assert past is None or isinstance(past, PathState)
+        paths = past.paths if past else None
+        layout = TreeLayout.build(pass_, paths, self.device)
+        attention = tree_attention(layout)
+        tables = {kind: rotary.tables(pass_.positions[0], self.dtype) for kind, rotary in self.rotary.items()}
+        ids = torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device)
+        x = F.embedding(ids, self.embedding) * self.embedding_scale
+        per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
+        new_paths = index = None
+        if keep is not None:
+            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
+            index = torch.as_tensor(kept, device=self.device)
+        used: list[KeysValues] = []
+        states: list[LayerState] = []
+        for number, (block, layer) in enumerate(zip(self.blocks, self.config.layers, strict=True)):
+            owner = number if layer.source is None else layer.source
+            before = (past.layers[owner].stored[0], past.layers[owner].stored[1]) if past else None
+            shared = None if layer.source is None else used[layer.source]
+            own = None if per_layer is None else per_layer[:, number]
+            x, keys_values = block(x, attention, tables[layer.kind], shared, before, own)
+            used.append(keys_values)
+            if index is not None:
+                kept_here = store(keys_values, before, index) if layer.source is None else ()
+                states.append(LayerState(stored=kept_here))
+        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
+        return hidden, PathState(new_paths, states) if new_paths is not None else None
+
+    def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Model.read`."""
+        return self.lm_head.read(hidden, rows, columns)
+
+    def operations(self) -> Iterable[Operation]:
+        """See `Model.operations`: one block's of each kind of layer."""
+        hidden, dtype = self.config.hidden_size, self.dtype
+        seen: set[tuple[str, bool, int]] = set()
+        for block, layer in zip(self.blocks, self.config.layers, strict=True):
+            shape = (layer.kind, layer.source is None, layer.intermediate_size)
+            if shape in seen:
+                continue
+            seen.add(shape)
+            where, width = layer.kind.partition("_")[0], self.config.heads * layer.head_dim
+            yield Operation(f"{where}: projections", hidden, dtype, _chain(block.before_attention, block.attention.projections))
+            yield Operation(f"{where}: attention output", width, dtype, _formatted(block.attention.out))
+            yield Operation(f"{where}: feed-forward", hidden, dtype, _chain(block.before_feed_forward, block.feed_forward))
+
+
+def _chain(first: RowWise, second: RowWise) -> RowWise:
+    return lambda x: second(first(x))
+
+
+def _formatted(linear: Linear) -> RowWise:
+    return lambda x: linear(write(x, linear.input_format))
+
+
+def _skip_unused(weights: Weights, config: GemmaConfig, prefix: str) -> None:
+    """Leave out what a text model does not use: the towers of other media, and projections of layers that share."""
+    for tower in ("vision", "audio", "embed_vision", "embed_audio", "multi_modal"):
+        weights.skip(f"model.{tower}*", "media are embedded by their own embedders")
+    weights.skip("*.rotary_emb.*", "computed from the config")
+    for number, layer in enumerate(config.layers):
+        if layer.source is not None:
+            for name in ("k_proj", "v_proj", "k_norm", "v_norm"):
+                weights.skip(f"{prefix}.layers.{number}.self_attn.{name}*", "the layer uses another's keys and values")
+
+
+def load(context: LoadContext) -> Gemma4:
+    """The stack's factory."""
+    return Gemma4(context)
