@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, routing
 from fastapi.responses import JSONResponse, Response
@@ -62,7 +63,7 @@ def build_app(state: ServerState, frontends: Iterable[Registered[Frontend]]) -> 
 def _claims(routes: Sequence[BaseRoute]) -> list[tuple[str, str]]:
     """The paths and methods that routes serve."""
     # Later versions of FastAPI keep a router that another one includes whole, and bring what looks into it.
-    flat = getattr(routing, "iter_route_contexts", iter)(routes)
+    flat: Iterable[Any] = getattr(routing, "iter_route_contexts", iter)(routes)
     return [(route.path, method) for route in flat for method in sorted(getattr(route, "methods", None) or ())]
 
 
