@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_reference.py BENCH_FOLDER CHECKPOINT
 
-BENCH_FOLDER holds `synth.py`, which builds the checkpoint and the requests; spinf-serve must be importable. Each engine runs in a
-process of its own, one after the other. Prints one table of medians and ratios, and how far the scores of the two lie apart.
+BENCH_FOLDER holds `synth.py`, which builds the checkpoint and the requests; spinf-serve must be importable. Each engine runs
+in a process of its own, one after the other. Prints one table of medians and ratios, and how far the scores of the two lie
+apart.
 """
 
 from __future__ import annotations
