@@ -177,7 +177,7 @@ def table(answers: list[Answer], errors: Counter[str], load: Load, clients: int,
         **{f"p{percent} ms": f"{_percentile(latencies, percent):.0f}" for percent in (50, 90, 99)},
         "errors": ", ".join(f"{count} × {kind}" for kind, count in sorted(errors.items())) or "0",
     }
-    rows = (cells, dict.fromkeys(cells, "---"), cells.values())
+    rows = (cells.keys(), ["---"] * len(cells), cells.values())
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

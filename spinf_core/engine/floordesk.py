@@ -50,7 +50,8 @@ class FloorDesk(Work):
 
     def forget(self, ticket: Ticket) -> None:
         """Drop the floors that only this request wanted and that are not running yet."""
-        for key, tickets in list(self._waiting.items()):
+        for key in ticket.compiled.floors if ticket.compiled else ():
+            tickets = self._waiting.get(key, [])
             if ticket in tickets:
                 tickets.remove(ticket)
                 if not tickets and self._wanted.pop(key, None) is not None:

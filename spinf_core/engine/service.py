@@ -254,6 +254,8 @@ class ScoringService:
         if not isinstance(error, Rejected):
             _log.error("request %s failed", ticket.id, exc_info=error)
             error = Rejected("engine_error", "the engine failed on this request; it was logged under its id")
+        elif error.code == "engine_error":
+            _log.error("request %s failed: %s", ticket.id, error.message)
         with self._changed:
             if ticket not in self._open:
                 return

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -68,7 +69,8 @@ class RequestIds:
             level = logging.DEBUG if scope["path"] in ("/healthz", "/livez", "/readyz", "/metrics") else logging.INFO
             milliseconds = 1000 * (time.perf_counter() - began)
             fields = {"request_id": id_, "status": status, "ms": round(milliseconds, 1)}
-            _log.log(level, "%s %s", scope["method"], scope["path"], extra={"fields": fields})
+            # Quoted again, as a decoded path may hold a line end and pass for another line of the log.
+            _log.log(level, "%s %s", scope["method"], quote(scope["path"]), extra={"fields": fields})
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -47,7 +47,9 @@ def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> 
     if name is None:
         name, why = default_model(plugins, gpu_present())
     host = settings.server.host or ("127.0.0.1" if _open(settings) else "0.0.0.0")
-    config = uvicorn.Config(app, host, settings.server.port, log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        app, host, settings.server.port, log_config=None, access_log=False, lifespan="off", server_header=False
+    )
     reach = ""
     if settings.server.host is None:
         reach = " (this machine only, as no token is set; use --token or --host to change that)" if _open(settings) else ""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spinf_core.server import state
+from spinf_core.testing.toy import ToyModel
 
 from .conftest import LiveServer, Serve, request_body
 
@@ -125,3 +126,21 @@ def test_a_thousand_connections_that_hang_up_leave_nothing_behind(server: LiveSe
         time.sleep(0.005)
     assert server.state.arriving == 0
     assert server.client().post("/v1/score", content=BODY).status_code == 200
+
+
+def test_a_path_cannot_write_lines_of_its_own_into_the_log(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "spinf.http"):
+        server.client().get("/v1/x%0A2030-01-01%20INFO%20all%20is%20well")
+    (record,) = caplog.records
+    assert record.getMessage() == "GET /v1/x%0A2030-01-01%20INFO%20all%20is%20well"
+
+
+def test_a_score_that_is_not_a_number_is_logged_and_answered_as_our_fault(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = ToyModel.read
+    monkeypatch.setattr(ToyModel, "read", lambda *arguments: tuple(value * float("nan") for value in read(*arguments)))
+    with caplog.at_level(logging.ERROR):
+        response = server.client().post("/v1/score", content=BODY)
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_error")
+    assert any(response.json()["request_id"] in record.getMessage() for record in caplog.records)

@@ -187,7 +187,7 @@ def test_a_stopping_server_finishes_what_it_accepted() -> None:
         time.sleep(0.05)
     assert seen == {(200, 503), (200, 200)}
     answers: list[int] = []
-    body = request_body("A long story. " * 200)
+    body = request_body("A long story. " * 60)
     caller = threading.Thread(target=lambda: answers.append(httpx.post(f"{url}/v1/score", json=body, timeout=60).status_code))
     caller.start()
     while "spinf_waiting_requests 1.0" not in httpx.get(f"{url}/metrics").text:
