@@ -48,7 +48,7 @@ def test_the_example_file_sets_what_it_says(tmp_path):
 
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path):
     file = tmp_path / "spinf.toml"
-    file.write_text('[engine]\nquant = "a"\nlm_head = "a"\ndevice = "a"\n')
-    environ = {"SPINF_QUANT": "b", "SPINF_LM_HEAD": "b", "SPINF_DEVICE": ""}
+    file.write_text('[engine]\nquant = "a"\nlm_head = "bf16"\ndevice = "a"\n')
+    environ = {"SPINF_QUANT": "b", "SPINF_LM_HEAD": "fp32", "SPINF_DEVICE": ""}
     engine = load_settings({"engine.quant": "c"}, environ, file).engine
-    assert (engine.quant, engine.lm_head, engine.device) == ("c", "b", "a")
+    assert (engine.quant, engine.lm_head, engine.device) == ("c", "fp32", "a")
