@@ -8,9 +8,15 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import settings
 
 # Kernels run in Triton's interpreter, which must be said before anything imports triton, as torch does.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# Where nobody looks for new counterexamples, the same ones are tried every time.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 Distribution = Callable[..., Path]
 

@@ -131,6 +131,13 @@ def test_a_thousand_connections_that_hang_up_leave_nothing_behind(server: LiveSe
 def test_a_path_cannot_write_lines_of_its_own_into_the_log(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "spinf.http"):
         server.client().get("/v1/x%0A2030-01-01%20INFO%20all%20is%20well")
+        deadline = time.monotonic() + 10
+        while not caplog.records and time.monotonic() < deadline:  # the line is written once the response is on its way
+            time.sleep(0.005)
+    (record,) = caplog.records
+        deadline = time.monotonic() + 10
+        while not caplog.records and time.monotonic() < deadline:  # the line is written once the response is on its way
+            time.sleep(0.005)
     (record,) = caplog.records
     assert record.getMessage() == "GET /v1/x%0A2030-01-01%20INFO%20all%20is%20well"
 
