@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -148,8 +149,18 @@ def test_core_alone_requires_three_small_packages(wheels):
     assert sorted(line.partition(">")[0] for line in required) == ["attrs", "cattrs", "pluggy"]
 
 
-def test_a_stack_requires_the_engine_and_the_server(wheels):
-    assert "spinf-core[engine,server]<0.2,>=0.1" in metadata(wheels["spinf-smollm2"]).get_all("Requires-Dist")
+@pytest.mark.parametrize("name", ["spinf-gemma4", "spinf-smollm2"])
+def test_a_stack_requires_the_engine_and_the_server(wheels, name):
+    assert "spinf-core[engine,server]<0.2,>=0.1" in metadata(wheels[name]).get_all("Requires-Dist")
+
+
+def test_a_scheme_requires_the_engine(wheels):
+    assert metadata(wheels["spinf-quant-fp8s"]).get_all("Requires-Dist") == ["spinf-core[engine]<0.2,>=0.1"]
+
+
+def test_the_workflow_tries_the_wheel_of_every_plugin():
+    [matrix] = re.findall(r"^ +plugin: \[(.*)\]$", (ROOT / ".github/workflows/ci.yml").read_text(), re.MULTILINE)
+    assert matrix.split(", ") == sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 
 # spinf-core alone

@@ -20,10 +20,10 @@ INT8_ROWS = 32  # torch's int8 product on CUDA takes more than 16
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [M, K] to int8 [M, K] and float32 scales [M, 1]; a row of zeros has scale 1."""
+    """x [M, K] to int8 [M, K] and float32 scales [M, 1]; where that would be zero it is 1."""
     wide = x.float()
-    largest = wide.abs().amax(-1, keepdim=True)
-    scale = torch.where(largest > 0, largest / LARGEST, torch.ones_like(largest))
+    scale = wide.abs().amax(-1, keepdim=True) / LARGEST
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     return (wide / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
 
 

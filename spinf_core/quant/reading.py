@@ -24,7 +24,7 @@ def has_static_fp8(config: Mapping[str, Any]) -> bool:
     Raises:
         SetupError: it is quantized in a layout that is not known, which is named.
     """
-    quantization = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
+    quantization = config.get("quantization_config") or (config.get("text_config") or {}).get("quantization_config")
     if not quantization:
         return False
     method, format_ = quantization.get("quant_method"), quantization.get("format")
@@ -112,15 +112,19 @@ def _scale(weights: Weights, name: str) -> float:
     tensor = weights.take(name, dtype=torch.float32)
     if tensor.numel() != 1:
         raise SetupError(f"scale {name} has shape {list(tensor.shape)}; one number for the whole tensor is read")
-    return checked_scale(name, tensor.item())
+    return checked_scale(name, tensor.item(), "the checkpoint is damaged; fetch it again")
 
 
-def checked_scale(name: str, value: float) -> float:
-    """A scale that can divide.
+def checked_scale(name: str, value: float, mend: str) -> float:
+    """A scale that can divide, as float32 holds it.
+
+    Args:
+        name: of the scale, and mend: what to do about it, for the message.
 
     Raises:
-        SetupError: it is zero, negative or not finite.
+        SetupError: in float32 it is zero, negative or not finite.
     """
-    if not (math.isfinite(value) and value > 0):
-        raise SetupError(f"scale {name} is {value}; a scale must be a positive number, so the checkpoint is damaged")
-    return value
+    held = torch.tensor(value, dtype=torch.float32).item()
+    if not (math.isfinite(held) and held > 0):
+        raise SetupError(f"scale {name} is {value:g}, which is not a positive float32 number; {mend}")
+    return held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from spinf_core.errors import SetupError
-from spinf_core.nn.activation import sigmoid, silu
+from spinf_core.nn.activation import gelu_tanh, sigmoid, silu
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.norm import RMSNorm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
 
+ACTIVATIONS = [(silu, F.silu), (sigmoid, torch.sigmoid), (gelu_tanh, partial(F.gelu, approximate="tanh"))]
 LLAMA_3 = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -30,13 +32,13 @@ LLAMA_3 = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("ours", "theirs"), [(silu, F.silu), (sigmoid, torch.sigmoid)])
+@pytest.mark.parametrize(("ours", "theirs"), ACTIVATIONS)
 def test_activations(ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.linspace(-90, 90, 4001, dtype=dtype)
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("activation", [silu, sigmoid])
+@pytest.mark.parametrize("activation", [silu, sigmoid, gelu_tanh])
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 100, 1000])
 def test_activations_do_not_depend_on_where_a_row_lies(activation: Callable[[Tensor], Tensor], rows: int) -> None:
     row = torch.randn(37, generator=torch.Generator().manual_seed(0))
@@ -90,3 +92,9 @@ def test_an_input_format_is_written_without_overflow(scale: float | None) -> Non
     assert torch.isfinite(written).all()
     expected = (x / (scale or 1)).clamp(-448, 448)
     torch.testing.assert_close(written, expected, rtol=0.07, atol=0)
+
+
+def test_an_input_format_clamps_before_it_casts() -> None:
+    # In float16, whose cast gives infinity; casts to fp8 saturate with some versions of torch and give NaN with others.
+    written = InputFormat(torch.float16, 2.0).write(torch.tensor([1e9, -1e9, 4.0]))
+    assert written.tolist() == [65504.0, -65504.0, 2.0]

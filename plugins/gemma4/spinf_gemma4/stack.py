@@ -222,7 +222,7 @@ def _formatted(linear: Linear) -> RowWise:
 def _skip_unused(weights: Weights, config: GemmaConfig, prefix: str) -> None:
     """Leave out what a text model does not use: the towers of other media, and projections of layers that share."""
     for tower in ("vision", "audio", "embed_vision", "embed_audio", "multi_modal"):
-        weights.skip(f"model.{tower}*", "media are embedded by their own embedders")
+        weights.skip(f"model.{tower}*", "only text is read")
     weights.skip("*.rotary_emb.*", "computed from the config")
     for number, layer in enumerate(config.layers):
         if layer.source is not None:

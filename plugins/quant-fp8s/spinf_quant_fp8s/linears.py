@@ -100,6 +100,6 @@ class DynamicLinear:
 
 
 def row_scales(x: Tensor) -> Tensor:
-    """max |x| / 448 over each row [M, 1], float32; 1 for a row of zeros."""
-    largest = x.float().abs().amax(-1, keepdim=True)
-    return torch.where(largest > 0, largest / LARGEST, torch.ones_like(largest))
+    """max |x| / 448 over each row [M, 1], float32; 1 where that is zero."""
+    scale = x.float().abs().amax(-1, keepdim=True) / LARGEST
+    return torch.where(scale > 0, scale, torch.ones_like(scale))

@@ -1,4 +1,7 @@
-"""Scale tables: the static input scale of every linear of one revision of a checkpoint, with where they come from."""
+"""Scale tables: the static input scale of every linear of one revision of a checkpoint, with where they come from.
+
+A table is a JSON file: {"revision": text, "provenance": object, "scales": {module: number}}.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class ScaleTable:
         """Read a table.
 
         Raises:
-            SetupError: the file cannot be read, or a scale is not a positive number.
+            SetupError: the file cannot be read or is no table, or a scale is not a positive number in float32.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -51,9 +54,12 @@ class ScaleTable:
                 revision=str(content["revision"]), provenance=content.get("provenance", {}), scales=scales, path=str(path)
             )
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise SetupError(f"scale table {path}: {error!r}; `spinf calibrate` writes one") from error
+            raise SetupError(
+                f"scale table {path} is not one: {error!r}; it is a JSON object with revision and "
+                "scales, a number for each module"
+            ) from error
         for name, scale in table.scales.items():
-            checked_scale(f"{path}: {name}", scale)
+            checked_scale(f"of {name} in scale table {path}", scale, "mend the table")
         return table
 
     def write(self, path: Path) -> None:
