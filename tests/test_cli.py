@@ -312,6 +312,14 @@ def test_what_is_no_json_object_is_refused_in_the_envelope(engine, tmp_path, cap
     assert json.loads(shown.err)["error"]["code"] == "invalid_json"
 
 
+def test_a_number_that_json_lacks_is_refused_with_its_path(engine, tmp_path, capsys):
+    path = tmp_path / "request.json"
+    path.write_text('{"scoring": {"queries": [{"top_k": NaN}]}}')
+
+    assert main(["score", str(path)]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["param"] == "scoring.queries.0.top_k"
+
+
 def test_a_refused_request_is_told_in_the_envelope(engine, request_file, capsys):
     def refuse(request):
         raise Rejected("empty_queries", "There are no queries.", "scoring.queries")

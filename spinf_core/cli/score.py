@@ -15,6 +15,8 @@ from spinf_core.cli.flags import add_flags, given_flags
 from spinf_core.cli.table import render
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.loading import OFFICIAL_NAMESPACE
+from spinf_core.protocol import json_loads
+from spinf_core.protocol.text import described
 from spinf_core.registry import composition_table
 from spinf_core.settings import load_settings, settings_file
 
@@ -112,20 +114,15 @@ def read_request(name: str) -> dict[str, Any]:
 
     Raises:
         SetupError: where the file cannot be read.
-        Rejected: `invalid_json`, where it holds no JSON object.
+        Rejected: `invalid_json`, where it holds no JSON object; see `json_loads` for the rest.
     """
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise SetupError(f"request {name}: {error.strerror}") from error
-    try:
-        request = json.loads(content.decode("utf-8-sig"))
-    except RecursionError:
-        raise Rejected("invalid_json", "The request is nested too deeply.") from None
-    except ValueError as error:
-        raise Rejected("invalid_json", f"The request is not valid JSON: {error}.") from None
+    request = json_loads(content)
     if not isinstance(request, dict):
-        raise Rejected("invalid_json", "The request must be a JSON object.")
+        raise Rejected("invalid_json", f"the request must be a JSON object, not {described(request)}")
     return request
 
 
