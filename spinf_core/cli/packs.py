@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from spinf_core.cli.flags import add_flags, given_flags
+from spinf_core.columns import aligned
 from spinf_core.default_model import default_model, gpu_present
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import Catalog, Enabled
@@ -67,7 +68,7 @@ def _validate(arguments: argparse.Namespace, settings: Settings) -> int:
         print(error)
         print(f"\n{len(error.problems)} problem{'s' * (len(error.problems) != 1)}")
         return PROBLEMS
-    print("\n".join(_table(_validated(repository))))
+    print("\n".join(aligned(_validated(repository))))
     problems = [*_problems(repository)]
     if problems:
         print("\n" + "\n".join(problems))
@@ -110,7 +111,7 @@ def _list(catalog: Catalog, model: str) -> Iterator[str]:
             counts = (str(len(each.pack.queries)), str(each.pack.prompts))
             rows.append((each.pack.id, each.pack.version, each.status, *counts, each.source))
     if len(rows) > 1:
-        yield from _table(rows)
+        yield from aligned(rows)
     else:
         yield f"no pack is enabled for {model}; name a source with --packs FOLDER"
     if catalog.skipped:
@@ -142,18 +143,11 @@ def _show(found: Enabled) -> Iterator[str]:
         notes += ["does not decide"] * (not category.decides) + ["critical"] * (name in decision.critical)
         reads = sum(read.category == name for read in pack.reads)
         rows.append((f"  {name}", category.label, threshold, str(reads), "; ".join(notes)))
-    yield from _table(rows)
+    yield from aligned(rows)
     yield f"\ndecision by {decision.mode}; a call may choose {', '.join(decision.modes)}"
     yield "\nqueries"
     for query in pack.raw["scoring"]["queries"]:
         yield f"  {query['id']}: {json.dumps(query['template'], ensure_ascii=False)} {' /'.join(query['options'])}"
-
-
-def _table(rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = list(rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _note(line: str) -> None:
