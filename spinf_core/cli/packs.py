@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 
-from spinf_core.cli.flags import add_flags, given_flags
+from spinf_core.cli.console import note
+from spinf_core.cli.flags import add_flags, read_settings
 from spinf_core.columns import aligned
-from spinf_core.default_model import default_model, gpu_present
+from spinf_core.default_model import chosen_model
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import Catalog, Enabled
 from spinf_core.packs.file import Pack, PackError
@@ -19,7 +18,7 @@ from spinf_core.packs.listing import listing
 from spinf_core.packs.loading import fetch, load_catalog, served_names
 from spinf_core.packs.microlayer import lock_fits, lock_of
 from spinf_core.packs.repository import Repository
-from spinf_core.settings import Settings, load_settings, settings_file
+from spinf_core.settings import Settings
 
 PROBLEMS = 1
 
@@ -42,13 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the action."""
     plugins = arguments.compose()
-    settings = load_settings(given_flags(arguments), file=settings_file(arguments.config, os.environ), plugins=plugins)
+    settings = read_settings(arguments, plugins)
     if arguments.action == "validate":
         return _validate(arguments, settings)
-    name = arguments.model or settings.engine.model or default_model(plugins, gpu_present())[0]
+    name, _ = chosen_model(arguments.model or settings.engine.model, plugins)
     names = served_names(plugins, name)
     quiet = arguments.action == "list"
-    catalog = load_catalog(settings, plugins, names, (lambda line: None) if quiet else _note)
+    catalog = load_catalog(settings, plugins, names, (lambda line: None) if quiet else note)
     if arguments.action == "list":
         print(json.dumps(listing(catalog), indent=2) if arguments.json else "\n".join(_list(catalog, name)))
         return 0
@@ -63,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace, settings: Settings) -> int:
     try:
-        repository = fetch(arguments.source, settings, arguments.compose(), _note)
+        repository = fetch(arguments.source, settings, arguments.compose(), note)
     except PackError as error:
         print(error)
         print(f"\n{len(error.problems)} problem{'s' * (len(error.problems) != 1)}")
@@ -148,7 +147,3 @@ def _show(found: Enabled) -> Iterator[str]:
     yield "\nqueries"
     for query in pack.raw["scoring"]["queries"]:
         yield f"  {query['id']}: {json.dumps(query['template'], ensure_ascii=False)} {' /'.join(query['options'])}"
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

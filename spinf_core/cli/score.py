@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from spinf_core.cli.flags import add_flags, given_flags
+from spinf_core.cli.console import note
+from spinf_core.cli.flags import add_flags, read_settings
 from spinf_core.cli.table import render
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.loading import OFFICIAL_NAMESPACE
 from spinf_core.protocol import json_loads
 from spinf_core.protocol.text import described
 from spinf_core.registry import composition_table
-from spinf_core.settings import load_settings, settings_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Score the request. Standard output gets the response and nothing else."""
     request, model = _request(arguments)
-    flags = given_flags(arguments)
-    if model is not None:
-        flags["engine.model"] = model
     plugins = arguments.compose()
-    settings = load_settings(flags, file=settings_file(arguments.config, os.environ), plugins=plugins)
-    for warning in settings.warnings:
-        _note(f"warning: {warning}")
+    settings = read_settings(arguments, plugins, model)
 
     try:
         from spinf_core.engine.engine import Engine
@@ -63,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
             settings.engine.model,
             settings=settings,
             plugins=plugins,
-            progress=_note,
+            progress=note,
             official_packs=settings.features.official_packs and _names_official(request),
         ) as engine,
     ):
-        _note(composition_table(engine.composition))
+        note(composition_table(engine.composition))
         response = engine.score(request).to_dict()
     encoding = sys.stdout.encoding or "ascii"
     if arguments.table:
@@ -124,7 +118,3 @@ def read_request(name: str) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise Rejected("invalid_json", f"the request must be a JSON object, not {described(request)}")
     return request
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
