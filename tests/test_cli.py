@@ -410,6 +410,12 @@ def test_packs_and_texts_make_a_request(engine, capsys):
     }
 
 
+@pytest.mark.parametrize("pair", ["brand", "=A"])
+def test_a_parameter_without_a_name_or_a_value_is_a_usage_error(pair, capsys):
+    assert main(["score", "--pack", "demo/a", "--parameter", pair, "text"]) == 2
+    assert f"--parameter {pair}: expected NAME=VALUE" in capsys.readouterr().err
+
+
 def test_two_models_without_a_pack_are_a_usage_error(request_file, capsys):
     assert main(["score", request_file, "small", "large"]) == 2
     assert "texts go with --pack" in capsys.readouterr().err

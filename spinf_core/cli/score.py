@@ -82,7 +82,7 @@ def _request(arguments: argparse.Namespace) -> tuple[dict[str, Any], str | None]
         if len(arguments.rest) > 1:
             raise SetupError(f"one model may be named, not {' and '.join(arguments.rest)}; texts go with --pack")
         return read_request(arguments.request), arguments.model or next(iter(arguments.rest), None)
-    parameters = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.parameter)
+    parameters = dict(map(_parameter, arguments.parameter))
     inputs = [
         {"id": str(number), "messages": [{"role": "user", "content": text}], "parameters": parameters}
         for number, text in enumerate([arguments.request, *arguments.rest])
@@ -93,6 +93,13 @@ def _request(arguments: argparse.Namespace) -> tuple[dict[str, Any], str | None]
         id_, _, version = name.partition("@")
         packs.append({"id": id_, "version": version or None, "context": context or None})
     return {"inputs": inputs, "scoring": {"packs": packs}}, arguments.model
+
+
+def _parameter(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals):
+        raise SetupError(f"--parameter {pair}: expected NAME=VALUE")
+    return name, value
 
 
 def _names_official(request: dict[str, Any]) -> bool:
