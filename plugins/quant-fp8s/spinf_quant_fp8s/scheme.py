@@ -53,8 +53,8 @@ class Static:
             return take_static_fp8(weights, name, shape)
         if self._table is None:
             raise SetupError(
-                f"{name} has no scales: the checkpoint is not fp8-static; make a scale table with `spinf calibrate` and name "
-                "it in SPINF_FP8S_SCALES, or choose --quant fp8row or bf16"
+                f"{name} has no scales: the checkpoint is not fp8-static; name a scale table that was made for it in "
+                "SPINF_FP8S_SCALES, or choose --quant fp8row or bf16"
             )
         weight = take_weight(weights, name, shape, torch.float32)
         scale = row_scales(weight.reshape(1, -1)).item()

@@ -51,7 +51,7 @@ class ScaleTable:
                 revision=str(content["revision"]), provenance=content.get("provenance", {}), scales=scales, path=str(path)
             )
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise SetupError(f"scale table {path}: {error!r}; `spinf calibrate` writes one") from error
+            raise SetupError(f"scale table {path}: {error!r}; a table is a JSON object with revision and scales") from error
         for name, scale in table.scales.items():
             checked_scale(f"{path}: {name}", scale)
         return table
