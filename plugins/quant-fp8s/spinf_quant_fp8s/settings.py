@@ -10,7 +10,7 @@ class Fp8Settings:
     """Of `fp8s`.
 
     Attributes:
-        scales: path of a scale table, for a checkpoint that holds no scales of its own; see `table.ScaleTable`.
+        scales: path of a scale table, for a checkpoint that holds no scales of its own.
     """
 
     scales: str = ""
