@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,6 @@ import attrs
 
 from spinf_core.errors import SetupError
 from spinf_core.quant.reading import checked_scale
-from spinf_quant_fp8s.products import LARGEST
-
-HEADROOM = 2.0
-
-
-def static_scale(largest: float, headroom: float = HEADROOM) -> float:
-    """2^ceil(log2(headroom · largest / 448)): the power of two that leaves room above the largest value seen."""
-    return 2.0 ** math.ceil(math.log2(max(headroom * largest, 2.0**-100) / LARGEST))
 
 
 @attrs.frozen(kw_only=True)
