@@ -16,6 +16,15 @@ def gpu_present() -> bool:
     return any(Path("/dev").glob("nvidia[0-9]*")) or shutil.which("nvidia-smi") is not None
 
 
+def chosen_model(named: str | None, plugins: Plugins) -> tuple[str, str]:
+    """The model that runs, and why it is that one: the one that was named, else the default.
+
+    Raises:
+        SetupError: none was named, and no default is installed.
+    """
+    return (named, "asked for") if named is not None else default_model(plugins, gpu_present())
+
+
 def default_model(plugins: Plugins, gpu: bool) -> tuple[str, str]:
     """The id of the default model, and why it is that one.
 

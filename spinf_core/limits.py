@@ -33,9 +33,9 @@ class Limits:
     max_processed_tokens: int = _limit(2_000_000, "tokens of one request, contents and questions and floors", least=1)
     max_options: int = _limit(1000, "options of one query", least=1)
     max_option_tokens: int = _limit(5, "tokens of one option", least=1)
-    max_frames: int = _limit(1024, "video frames of one input")
-    max_audio_seconds: int = _limit(600, "seconds of audio of one input")
-    max_image_pixels: int = _limit(50_000_000, "pixels of one image", least=1)
+    max_frames: int = _limit(1024, "video frames of one input; without effect as yet")
+    max_audio_seconds: int = _limit(600, "seconds of audio of one input; without effect as yet")
+    max_image_pixels: int = _limit(50_000_000, "pixels of one image; without effect as yet", least=1)
 
     def lowered(self, overrides: Mapping[str, object]) -> Limits:
         """These limits with a trusted caller's own for one call, each capped by the server's.

@@ -41,9 +41,9 @@ class EngineSettings:
         None, "rows of the largest job, a larger one is split by branches; without it, what suits the device", least=64
     )
     lm_head: Literal["f32out", "bf16", "fp32"] = _setting("f32out", "products of the language model's head: f32out, bf16, fp32")
-    media: bool = _setting(True, "load what embeds images, audio and video")
-    compile: bool = _setting(True, "compile the model for the device")
-    warmup: Literal["full", "short", "none"] = _setting("full", "shapes to run first: full, short, none")
+    media: bool = _setting(True, "load what embeds images, audio and video; without effect as yet")
+    compile: bool = _setting(True, "compile the model for the device; without effect as yet")
+    warmup: Literal["full", "short", "none"] = _setting("full", "passes that a server runs first: full, short, none")
     stack_options: Mapping[str, str] = _setting(MappingProxyType({}), "research options of the stack, name=value,…")
     threads: int | None = _setting(None, "CPU threads", least=1)
     self_test: bool = _setting(False, "run the invariance self-test even where its result is on disk")
@@ -74,10 +74,13 @@ class FeatureSettings:
     """What requests may ask for."""
 
     media_kinds: tuple[MediaKind, ...] = _setting(
-        get_args(MediaKind), "kinds of media to accept: image,audio,video", flag="--media", env="SPINF_MEDIA"
+        get_args(MediaKind),
+        "kinds of media to accept: image,audio,video; without effect as yet",
+        flag="--media",
+        env="SPINF_MEDIA",
     )
-    extraction: bool = _setting(True, "answer extraction slots", both=True)
-    generation: bool = _setting(True, "answer slots that generate", both=True)
+    extraction: bool = _setting(True, "answer extraction slots; without effect as yet: they are refused", both=True)
+    generation: bool = _setting(True, "answer slots that generate; without effect as yet: they are refused", both=True)
     packs: tuple[str, ...] = _setting((), "sources of prompt packs", many=True)
     official_packs: bool = _setting(True, "load the official packs")
     official_source: str = _setting(

@@ -13,6 +13,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import attrs
 
+from spinf_core.columns import aligned
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest, Manifests
 from spinf_core.records import Command, Frontend, MediaEmbedder, ModelStack, PackSource, QuantScheme, Record
@@ -249,5 +250,4 @@ def cause_of(error: BaseException) -> str:
 
 def composition_table(rows: Sequence[tuple[str, str, str]]) -> str:
     """The table printed at start: what (model, family, scheme, …), which one, and its distribution and version."""
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
-    return "\n".join(f"{what:<{widths[0]}}  {which:<{widths[1]}}  {origin}".rstrip() for what, which, origin in rows)
+    return "\n".join(aligned(rows))

@@ -27,10 +27,13 @@ class Mismatch(ValueError):
     """A value is not what its field wants; the message says what that is."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `name`, compared in any case, or None where none is close."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name closest to `name`, compared in any case, or None where none is close.
+
+    `cutoff` is the least similarity, from 0 (the nearest whatever it is) to 1; see `difflib.get_close_matches`.
+    """
     folded = {candidate.casefold(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
     return folded[found[0]] if found else None
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from spinf_core.errors import SetupError
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding
     from tokenizers import Tokenizer as Backend
 
 # Added tokens that look like a conversation's markup, not like text: <|…|>, <|…>, <…|>, <name>, </name>, [NAME].
@@ -160,23 +159,6 @@ class Tokenizer:
         """`encode` of each text, in parallel where the tokenizers library is allowed to."""
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def encode_split(self, texts: Sequence[str], positions: Sequence[int]) -> list[tuple[list[int], int]]:
-        """Encode texts and say where in its tokens a break of each text lies.
-
-        Args:
-            texts: what to encode.
-            positions: for each text, a character position p that no token spans: where `breaks_at_spaces` holds, any p
-                with an ASCII letter or digit before it and a space at it; or 0, or the text's length.
-
-        Returns:
-            for each text its ids and how many of them lie before p.
-        """
-        encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            (ids := encoding.ids, _tokens_before(encoding, position, len(ids)))
-            for encoding, position in zip(encodings, positions, strict=True)
-        ]
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, control tokens spelled out."""
         text: str = self._backend.decode(list(ids), skip_special_tokens=False)
@@ -214,14 +196,6 @@ class Tokenizer:
                 if len(word) not in starts or self.encode(word + rest) != self.encode(word) + self.encode(rest):
                     return False
         return True
-
-
-def _tokens_before(encoding: Encoding, position: int, count: int) -> int:
-    token = encoding.char_to_token(position)
-    if token is not None:
-        return int(token)
-    # The position is the end of the text, or a normalizer took its character away.
-    return sum(end <= position for _, end in encoding.offsets) if count else 0
 
 
 def _looks_like_control(text: str) -> bool:

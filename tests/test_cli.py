@@ -9,11 +9,13 @@ import sys
 import time
 from types import ModuleType, SimpleNamespace
 
+import attrs
 import pytest
 
-from spinf_core import Rejected, SetupError
+from spinf_core import ModelStack, Rejected, SetupError
 from spinf_core.cli import main as cli
 from spinf_core.cli.main import main
+from spinf_core.plugins import Registered, discover
 
 REQUEST = {"messages": [{"role": "user", "content": "Hi"}], "scoring": {"queries": []}}
 RESPONSE = {
@@ -22,6 +24,11 @@ RESPONSE = {
     "warnings": [],
     "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"content_tokens": 1, "query_tokens": 2, "floor_tokens": 0}},
 }
+
+
+STACK = Registered(
+    ModelStack(name="any", summary="", family="any", model_types=("any",), factory="any:load"), "any", "spinf-any", "1.0"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -312,6 +319,14 @@ def test_what_is_no_json_object_is_refused_in_the_envelope(engine, tmp_path, cap
     assert json.loads(shown.err)["error"]["code"] == "invalid_json"
 
 
+def test_a_number_that_json_lacks_is_refused_with_its_path(engine, tmp_path, capsys):
+    path = tmp_path / "request.json"
+    path.write_text('{"scoring": {"queries": [{"top_k": NaN}]}}')
+
+    assert main(["score", str(path)]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["param"] == "scoring.queries.0.top_k"
+
+
 def test_a_refused_request_is_told_in_the_envelope(engine, request_file, capsys):
     def refuse(request):
         raise Rejected("empty_queries", "There are no queries.", "scoring.queries")
@@ -365,11 +380,15 @@ def test_a_variable_that_nothing_reads_is_warned_of(engine, request_file, capsys
     assert "warning: SPINF_THREAD is set, and nothing reads it" in capsys.readouterr().err
 
 
-def test_without_the_engines_libraries_the_error_says_what_to_install(request_file, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("stacks", "mend"), [((), "pip install spinf-smollm2"), ((STACK,), "pip install 'spinf-core[engine]'")]
+)
+def test_without_the_engines_libraries_the_error_says_what_to_install(stacks, mend, request_file, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "spinf_core.engine.engine", None)
+    monkeypatch.setattr("spinf_core.plugins.discover", lambda disabled: attrs.evolve(discover(only=()), stacks=stacks))
 
     assert main(["score", request_file]) == 2
-    assert "pip install 'spinf-core[engine]'" in capsys.readouterr().err
+    assert mend in capsys.readouterr().err
 
 
 def test_a_reader_that_has_gone_is_no_error():
@@ -400,6 +419,12 @@ def test_packs_and_texts_make_a_request(engine, capsys):
             ]
         },
     }
+
+
+@pytest.mark.parametrize("pair", ["brand", "=A"])
+def test_a_parameter_without_a_name_or_a_value_is_a_usage_error(pair, capsys):
+    assert main(["score", "--pack", "demo/a", "--parameter", pair, "text"]) == 2
+    assert f"--parameter {pair}: expected NAME=VALUE" in capsys.readouterr().err
 
 
 def test_two_models_without_a_pack_are_a_usage_error(request_file, capsys):

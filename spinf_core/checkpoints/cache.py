@@ -23,8 +23,6 @@ MARKER = ".spinf-complete.json"
 LOCK_TIMEOUT = 1800.0
 """Seconds to wait for another process that fetches the same thing."""
 
-_CHUNK = 1 << 20
-
 Say = Callable[[str], object]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from spinf_core.cli.console import note
 from spinf_core.options import Option, options
+from spinf_core.registry import Plugins
+from spinf_core.settings import Settings, load_settings, settings_file
 
 _TITLES = {
     "engine": "engine",
@@ -29,6 +33,26 @@ def add_flags(parser: argparse.ArgumentParser, tables: Iterable[str]) -> None:
 def given_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings given by flags, by `table.name`, as `spinf_core.settings.load_settings` takes them."""
     return {name: value for name, value in vars(arguments).items() if "." in name}
+
+
+def read_settings(arguments: argparse.Namespace, plugins: Plugins, model: str | None = None) -> Settings:
+    """The settings of a command: its flags above the environment and the file. Variables that nothing reads are told.
+
+    Args:
+        arguments: parsed by a parser with `add_flags`.
+        plugins: the composition.
+        model: named in another way than by a flag of the settings.
+
+    Raises:
+        SetupError: naming what is wrong where.
+    """
+    flags = given_flags(arguments)
+    if model is not None:
+        flags["engine.model"] = model
+    settings = load_settings(flags, file=settings_file(arguments.config, os.environ), plugins=plugins)
+    for warning in settings.warnings:
+        note(f"warning: {warning}")
+    return settings
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:

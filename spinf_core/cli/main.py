@@ -11,10 +11,11 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spinf_core import builtin
+from spinf_core.columns import aligned
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.records import Command
 from spinf_core.registry import Plugins, Registered, core_version, load_factory
@@ -140,17 +141,11 @@ def _top_parser() -> argparse.ArgumentParser:
 def _help(top: argparse.ArgumentParser, plugins: Plugins) -> str:
     """The top-level help: options, every command, and the plugins that failed."""
     commands = [(item.record.name, item.record.summary) for item in plugins.commands]
-    parts = [top.format_help().rstrip(), "commands:\n" + "\n".join(_columns(commands))]
+    parts = [top.format_help().rstrip(), "commands:\n" + "\n".join(f"  {line}" for line in aligned(commands))]
     if plugins.failures:
         lines = [f"  {failure}\n    to disable: {failure.how_to_disable}" for failure in plugins.failures]
         parts.append("plugins that failed:\n" + "\n".join(lines))
     return "\n\n".join(parts)
-
-
-def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
-    rows = list(rows)
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {text}" for name, text in rows]
 
 
 if __name__ == "__main__":

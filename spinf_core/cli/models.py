@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from spinf_core.columns import aligned
 from spinf_core.default_model import default_model, gpu_present
 from spinf_core.errors import SetupError
 from spinf_core.registry import Plugins
@@ -59,9 +60,7 @@ def describe(plugins: Plugins, gpu: bool) -> dict[str, Any]:
 
 def _text(listing: dict[str, Any]) -> str:
     header = ("model", "aliases", "family", "status", "source")
-    rows = [header, *(_row(model) for model in listing["models"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [*aligned([header, *(_row(model) for model in listing["models"])])]
     default = listing["default"]
     lines += ["", f"default: {default['id'] or 'none'}, {default['reason']}"]
     return "\n".join(lines)

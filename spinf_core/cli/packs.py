@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Iterator, Sequence
 
-from spinf_core.cli.flags import add_flags, given_flags
-from spinf_core.default_model import default_model, gpu_present
+from spinf_core.cli.console import note
+from spinf_core.cli.flags import add_flags, read_settings
+from spinf_core.columns import aligned
+from spinf_core.default_model import chosen_model
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import Catalog, Enabled
 from spinf_core.packs.file import Pack, PackError
@@ -18,7 +18,7 @@ from spinf_core.packs.listing import listing
 from spinf_core.packs.loading import fetch, load_catalog, served_names
 from spinf_core.packs.microlayer import lock_fits, lock_of
 from spinf_core.packs.repository import Repository
-from spinf_core.settings import Settings, load_settings, settings_file
+from spinf_core.settings import Settings
 
 PROBLEMS = 1
 
@@ -41,13 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the action."""
     plugins = arguments.compose()
-    settings = load_settings(given_flags(arguments), file=settings_file(arguments.config, os.environ), plugins=plugins)
+    settings = read_settings(arguments, plugins)
     if arguments.action == "validate":
         return _validate(arguments, settings)
-    name = arguments.model or settings.engine.model or default_model(plugins, gpu_present())[0]
+    name, _ = chosen_model(arguments.model or settings.engine.model, plugins)
     names = served_names(plugins, name)
     quiet = arguments.action == "list"
-    catalog = load_catalog(settings, plugins, names, (lambda line: None) if quiet else _note)
+    catalog = load_catalog(settings, plugins, names, (lambda line: None) if quiet else note)
     if arguments.action == "list":
         print(json.dumps(listing(catalog), indent=2) if arguments.json else "\n".join(_list(catalog, name)))
         return 0
@@ -62,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _validate(arguments: argparse.Namespace, settings: Settings) -> int:
     try:
-        repository = fetch(arguments.source, settings, arguments.compose(), _note)
+        repository = fetch(arguments.source, settings, arguments.compose(), note)
     except PackError as error:
         print(error)
         print(f"\n{len(error.problems)} problem{'s' * (len(error.problems) != 1)}")
         return PROBLEMS
-    print("\n".join(_table(_validated(repository))))
+    print("\n".join(aligned(_validated(repository))))
     problems = [*_problems(repository)]
     if problems:
         print("\n" + "\n".join(problems))
@@ -110,7 +110,7 @@ def _list(catalog: Catalog, model: str) -> Iterator[str]:
             counts = (str(len(each.pack.queries)), str(each.pack.prompts))
             rows.append((each.pack.id, each.pack.version, each.status, *counts, each.source))
     if len(rows) > 1:
-        yield from _table(rows)
+        yield from aligned(rows)
     else:
         yield f"no pack is enabled for {model}; name a source with --packs FOLDER"
     if catalog.skipped:
@@ -142,19 +142,8 @@ def _show(found: Enabled) -> Iterator[str]:
         notes += ["does not decide"] * (not category.decides) + ["critical"] * (name in decision.critical)
         reads = sum(read.category == name for read in pack.reads)
         rows.append((f"  {name}", category.label, threshold, str(reads), "; ".join(notes)))
-    yield from _table(rows)
+    yield from aligned(rows)
     yield f"\ndecision by {decision.mode}; a call may choose {', '.join(decision.modes)}"
     yield "\nqueries"
     for query in pack.raw["scoring"]["queries"]:
         yield f"  {query['id']}: {json.dumps(query['template'], ensure_ascii=False)} {' /'.join(query['options'])}"
-
-
-def _table(rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = list(rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from spinf_core.columns import aligned
 from spinf_core.manifests import Manifest
 from spinf_core.records import ModelStack, PackSource
 from spinf_core.registry import Plugins
@@ -83,10 +84,8 @@ def _text(listing: dict[str, Any]) -> str:
     lines: list[str] = []
     for plugin in listing["plugins"]:
         lines.append(f"{plugin['name']}  ({plugin['distribution']} {plugin['version']})")
-        width = max((len(f"{item['kind']} {item['name']}") for item in plugin["registers"]), default=0)
-        for item in plugin["registers"]:
-            label = f"{item['kind']} {item['name']}"
-            lines.append(f"  {label:<{width}}  {item['summary']}".rstrip())
+        rows = [(f"{item['kind']} {item['name']}", item["summary"]) for item in plugin["registers"]]
+        lines += [f"  {line}" for line in aligned(rows)]
     for failure in listing["failures"]:
         lines.append("")
         lines.append(f"FAILED {failure['plugin']}  ({failure['distribution']} {failure['version']})".replace(" )", ")"))

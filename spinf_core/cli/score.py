@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-from spinf_core.cli.flags import add_flags, given_flags
+from spinf_core.cli.console import note
+from spinf_core.cli.flags import add_flags, read_settings
 from spinf_core.cli.table import render
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.loading import OFFICIAL_NAMESPACE
+from spinf_core.protocol import json_loads
+from spinf_core.protocol.text import described
 from spinf_core.registry import composition_table
-from spinf_core.settings import load_settings, settings_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,13 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Score the request. Standard output gets the response and nothing else."""
     request, model = _request(arguments)
-    flags = given_flags(arguments)
-    if model is not None:
-        flags["engine.model"] = model
     plugins = arguments.compose()
-    settings = load_settings(flags, file=settings_file(arguments.config, os.environ), plugins=plugins)
-    for warning in settings.warnings:
-        _note(f"warning: {warning}")
+    settings = read_settings(arguments, plugins, model)
 
     try:
         from spinf_core.engine.engine import Engine
@@ -61,11 +57,11 @@ def run(arguments: argparse.Namespace) -> int:
             settings.engine.model,
             settings=settings,
             plugins=plugins,
-            progress=_note,
+            progress=note,
             official_packs=settings.features.official_packs and _names_official(request),
         ) as engine,
     ):
-        _note(composition_table(engine.composition))
+        note(composition_table(engine.composition))
         response = engine.score(request).to_dict()
     encoding = sys.stdout.encoding or "ascii"
     if arguments.table:
@@ -86,7 +82,7 @@ def _request(arguments: argparse.Namespace) -> tuple[dict[str, Any], str | None]
         if len(arguments.rest) > 1:
             raise SetupError(f"one model may be named, not {' and '.join(arguments.rest)}; texts go with --pack")
         return read_request(arguments.request), arguments.model or next(iter(arguments.rest), None)
-    parameters = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in arguments.parameter)
+    parameters = dict(map(_parameter, arguments.parameter))
     inputs = [
         {"id": str(number), "messages": [{"role": "user", "content": text}], "parameters": parameters}
         for number, text in enumerate([arguments.request, *arguments.rest])
@@ -97,6 +93,13 @@ def _request(arguments: argparse.Namespace) -> tuple[dict[str, Any], str | None]
         id_, _, version = name.partition("@")
         packs.append({"id": id_, "version": version or None, "context": context or None})
     return {"inputs": inputs, "scoring": {"packs": packs}}, arguments.model
+
+
+def _parameter(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals):
+        raise SetupError(f"--parameter {pair}: expected NAME=VALUE")
+    return name, value
 
 
 def _names_official(request: dict[str, Any]) -> bool:
@@ -112,22 +115,13 @@ def read_request(name: str) -> dict[str, Any]:
 
     Raises:
         SetupError: where the file cannot be read.
-        Rejected: `invalid_json`, where it holds no JSON object.
+        Rejected: `invalid_json`, where it holds no JSON object; see `json_loads` for the rest.
     """
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise SetupError(f"request {name}: {error.strerror}") from error
-    try:
-        request = json.loads(content.decode("utf-8-sig"))
-    except RecursionError:
-        raise Rejected("invalid_json", "The request is nested too deeply.") from None
-    except ValueError as error:
-        raise Rejected("invalid_json", f"The request is not valid JSON: {error}.") from None
+    request = json_loads(content)
     if not isinstance(request, dict):
-        raise Rejected("invalid_json", "The request must be a JSON object.")
+        raise Rejected("invalid_json", f"the request must be a JSON object, not {described(request)}")
     return request
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 
-from spinf_core.cli.flags import add_flags, given_flags
+from spinf_core.cli.console import note
+from spinf_core.cli.flags import add_flags, read_settings
 from spinf_core.errors import SetupError
-from spinf_core.settings import load_settings, settings_file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -19,19 +17,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until the process is told to stop."""
-    flags = given_flags(arguments)
-    if arguments.model is not None:
-        flags["engine.model"] = arguments.model
     plugins = arguments.compose()
-    settings = load_settings(flags, file=settings_file(arguments.config, os.environ), plugins=plugins)
-    for warning in settings.warnings:
-        _note(f"warning: {warning}")
+    settings = read_settings(arguments, plugins, arguments.model)
     try:
         from spinf_core.server.run import serve
     except ImportError as error:
         raise SetupError(f"the server cannot be imported ({error}); pip install 'spinf-core[engine,server]'") from error
-    return serve(settings, plugins, _note)
-
-
-def _note(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    return serve(settings, plugins, note)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from spinf_core.default_model import default_model, gpu_present
+from spinf_core.default_model import chosen_model
 from spinf_core.engine.loading import load
 from spinf_core.engine.service import ScoringService
 from spinf_core.errors import SetupError
@@ -54,9 +54,7 @@ class Engine:
     ) -> None:
         plugins = plugins or discover()
         settings = settings or load_settings(plugins=plugins)
-        name, why = model or settings.engine.model, "asked for"
-        if name is None:
-            name, why = default_model(plugins, gpu_present())
+        name, why = chosen_model(model or settings.engine.model, plugins)
         note = progress or (lambda line: None)
         packs = load_catalog(settings, plugins, served_names(plugins, name), note, official=official_packs)
         loaded = load(name, why, settings, plugins, note)

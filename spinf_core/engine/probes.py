@@ -12,7 +12,7 @@ from torch import Tensor
 from spinf_core.compiler.jobs import Job, Part, split
 from spinf_core.compiler.trie import build_trie
 from spinf_core.engine.packing import lay_out
-from spinf_core.engine.reading import HEAD_BLOCK, HEAD_SIZES
+from spinf_core.engine.reading import HEAD_BLOCK, padded_block
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
 
@@ -90,9 +90,7 @@ def read_rows(model: Model, hidden: Tensor) -> Tensor:
     results = []
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
-        padded = block.new_zeros(HEAD_SIZES[block.device.type].fit(len(block)), block.shape[1])
-        padded[: len(block)] = block
         at = torch.arange(len(block), device=hidden.device)
-        logits, normaliser = model.read(padded, at, torch.zeros_like(at))
+        logits, normaliser = model.read(padded_block(block), at, torch.zeros_like(at))
         results.append(torch.stack((logits, normaliser[at]), dim=1))
     return torch.cat(results)

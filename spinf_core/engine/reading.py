@@ -45,10 +45,15 @@ def read_pairs(model: Model, hidden: Tensor, rows: NDArray[np.int32], columns: N
     for first in range(0, len(hidden), HEAD_BLOCK):
         block = hidden[first : first + HEAD_BLOCK]
         chosen = order[np.searchsorted(sorted_rows, first) : np.searchsorted(sorted_rows, first + len(block))]
-        padded = block.new_zeros(HEAD_SIZES[block.device.type].fit(len(block)), block.shape[1])
-        padded[: len(block)] = block
         at = torch.as_tensor(rows[chosen] - first, dtype=torch.int64, device=hidden.device)
         column = torch.as_tensor(columns[chosen], dtype=torch.int64, device=hidden.device)
-        logits, normaliser = model.read(padded, at, column)
+        logits, normaliser = model.read(padded_block(block), at, column)
         values[chosen] = (logits - normaliser[at]).double().cpu().numpy()
     return values
+
+
+def padded_block(block: Tensor) -> Tensor:
+    """Up to `HEAD_BLOCK` hidden rows with rows of zeros behind them, up to a listed size of the head."""
+    padded = block.new_zeros(HEAD_SIZES[block.device.type].fit(len(block)), block.shape[1])
+    padded[: len(block)] = block
+    return padded

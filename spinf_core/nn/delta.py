@@ -96,7 +96,7 @@ def tree_delta_rule(
                 kept[wanted[row]] = state
 
     after = np.concatenate([np.arange(cut_row, stop) for _, cut_row, stop in pass_.segments] or [np.empty(0, int)])
-    level = _levels(after, pass_.parent, pass_.segments)
+    level = _levels(after, pass_.parent)
     states = start_state
     place = np.zeros(layout.rows, np.int64)  # of a row's state among those of its level
     for number in range(int(level.max(initial=-1)) + 1):
@@ -113,7 +113,7 @@ def tree_delta_rule(
     return out, kept
 
 
-def _levels(after: np.ndarray, parent: np.ndarray, segments: np.ndarray) -> np.ndarray:
+def _levels(after: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """How many rows after the cut lie before each on its path within the pass."""
     is_after = np.zeros(len(parent), bool)
     is_after[after] = True

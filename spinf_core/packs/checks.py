@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spinf_core.protocol.text import described, has_lone_surrogate, quoted
+from spinf_core.strict import nearest
 
 
 def shown(value: object) -> str:
@@ -32,8 +32,8 @@ class Checks:
     def known(self, value: Mapping[str, Any], names: Sequence[str], where: str) -> None:
         """Note members that look like a typing error of a known one. Others are the author's own notes."""
         for name in value:
-            if name not in names and (near := difflib.get_close_matches(str(name), names, n=1, cutoff=0.8)):
-                self.add(_join(where, name), f"is not a field here; did you mean {near[0]}?")
+            if name not in names and (near := nearest(str(name), names, cutoff=0.8)):
+                self.add(_join(where, name), f"is not a field here; did you mean {near}?")
 
     def text(
         self, value: Mapping[str, Any], name: str, where: str, *, required: bool = True, empty: bool = False

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import attrs
 
 from spinf_core.packs.checks import Checks, shown
-from spinf_core.packs.file import MAX_BYTES, Pack, PackError, load_json, pack_of
+from spinf_core.packs.file import MAX_BYTES, Pack, PackError, load_json, pack_of, read_pack
 from spinf_core.packs.validate import ID
 
 MANIFEST = "prompt-packs.json"
@@ -75,7 +75,7 @@ def read_repository(folder: Path, origin: str, under: str = "") -> Repository:
     if not _inside(place, folder) or not place.exists():
         raise PackError(origin, (f"has no {under!r}",))
     if place.is_file():
-        pack = pack_of(place.name, load_json(place))
+        pack = read_pack(place)
         return Repository(origin=origin, packs=(_plain(pack, place.name),))
     if (place / MANIFEST).is_file():
         return _from_manifest(place, origin)
@@ -157,7 +157,7 @@ def _version(
     pack = None
     if path is not None:
         try:
-            pack = pack_of(path.name, load_json(path))
+            pack = read_pack(path)
         except PackError as error:
             found.problems += [f"{file}: {problem}" for problem in error.problems]
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, KeysView, Mapping
 
 import attrs
@@ -10,6 +9,7 @@ import attrs
 from spinf_core.protocol.request import Calibration, Generate, Query, Scoring
 from spinf_core.protocol.response import Warning
 from spinf_core.protocol.text import segment
+from spinf_core.strict import nearest
 
 MOST = 100
 """How many are named; looking for the nearest name takes time, and a body can hold very many fields."""
@@ -59,6 +59,6 @@ def _in(value: object, of: type, path: str, query_id: str | None = None, input_i
         return
     for name in value:
         if name not in known:
-            near = difflib.get_close_matches(str(name)[:32], known, n=1, cutoff=0)[0]
+            near = nearest(str(name)[:32], known, cutoff=0)
             message = f"{path}.{segment(name)} is not a field that this server knows; the nearest one is {near}"
             yield Warning("unknown_field", message, input_id=input_id, query_id=query_id)

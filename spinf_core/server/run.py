@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from spinf_core.default_model import default_model, gpu_present
+from spinf_core.default_model import chosen_model
 from spinf_core.engine.loading import load
 from spinf_core.engine.service import ScoringService
 from spinf_core.engine.warmup import warm_up
@@ -43,9 +43,7 @@ def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> 
     chosen = choose_frontends(settings, plugins)
     state = ServerState(settings, plugins)
     app, running = build_app(state, chosen)
-    name, why = settings.engine.model, "asked for"
-    if name is None:
-        name, why = default_model(plugins, gpu_present())
+    name, why = chosen_model(settings.engine.model, plugins)
     host = settings.server.host or ("127.0.0.1" if _open(settings) else "0.0.0.0")
     config = uvicorn.Config(
         app, host, settings.server.port, log_config=None, access_log=False, lifespan="off", server_header=False

@@ -32,14 +32,12 @@ from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import Probe, random_probe, run_probes
 from spinf_core.engine.selftest import compare_packed, compare_split, self_test
 from spinf_core.engine.sizes import Sizes
-from spinf_core.stack import CONTENT_TILE, Model, Pass, State
+from spinf_core.stack import CONTENT_TILE, Model, Pass
 
 Oracle = Callable[[Sequence[int]], Tensor]
 
 CONTENT_LENGTHS = (1, 2, 3, 4, 31, CONTENT_TILE - 1, CONTENT_TILE, CONTENT_TILE + 1, 2 * CONTENT_TILE + 1)
 SIZES = Sizes.up_to(4096)
-
-
 MOST_PROBLEMS = 8  # that a failed check lists
 
 
@@ -272,7 +270,6 @@ class StackConformance:
 
 __all__ = [
     "StackConformance",
-    "State",
     "check_contract",
     "check_invariance",
     "check_odd_passes",

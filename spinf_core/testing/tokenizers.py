@@ -1,10 +1,12 @@
 """What the compiler relies on in a tokenizer, as checks that a plugin's tests run on its own.
 
-class TestMyTokenizer(TokenizerConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def tokenizer(cls):
-        return Tokenizer.from_folder(folder)
+    class TestMyTokenizer(TokenizerConformance):
+        @pytest.fixture(scope="class")
+        @classmethod
+        def tokenizer(cls):
+            return Tokenizer.from_folder(folder)
+
+`check_joins` and `check_ending` try one text each, outside pytest.
 """
 
 from __future__ import annotations

@@ -130,14 +130,7 @@ WORDS = st.text("theca dog12<|>é😀\n:.'", max_size=12)
 def test_a_text_is_cut_between_a_letter_and_a_space(tokenizer: Tokenizer, head: str, letter: str, tail: str) -> None:
     left, right = head + letter, " " + tail
     assert tokenizer.breaks_at_spaces
-    ((ids, before),) = tokenizer.encode_split([left + right], [len(left)])
-    assert (ids[:before], ids[before:]) == (tokenizer.encode(left), tokenizer.encode(right))
-
-
-@given(st.text("the ca1é😀\n", max_size=12))
-def test_the_ends_of_a_text_are_breaks(tokenizer: Tokenizer, text: str) -> None:
-    ids = tokenizer.encode(text)
-    assert tokenizer.encode_split([text, text], [0, len(text)]) == [(ids, 0), (ids, len(ids))]
+    assert tokenizer.encode(left + right) == tokenizer.encode(left) + tokenizer.encode(right)
 
 
 def test_a_sentencepiece_vocabulary_without_a_prefix_breaks_at_spaces() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from spinf_core.checkpoints.cache import write_atomically
 from spinf_packs_github.location import Location
 
 
@@ -67,11 +68,7 @@ class RepositoryCache:
 
     def remember(self, name: str, commit: str) -> None:
         """Remember what a tag points to."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self._tags() | {name: commit}, indent=1)
-        with tempfile.NamedTemporaryFile("w", dir=self._folder, prefix=".tags-", delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).replace(self._folder / "tags.json")
+        write_atomically(self._folder / "tags.json", json.dumps(self._tags() | {name: commit}, indent=1))
 
     def _tags(self) -> dict[str, object]:
         try:

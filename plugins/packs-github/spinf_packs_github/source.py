@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -48,7 +49,9 @@ class GitHubSource:
         if resolved.kind == "tag":
             if before not in (None, resolved.commit):
                 self._note(f"packs {place}: tag {name} has moved from {str(before)[:12]} to {resolved.commit[:12]}")
-            cache.remember(name, resolved.commit)
+            # A cache that cannot be written costs a look-up at the next start; fetching will say so where it matters.
+            with contextlib.suppress(OSError):
+                cache.remember(name, resolved.commit)
         elif resolved.kind == "branch":
             self._note(
                 f"warning: packs {place}: branch {resolved.name} is at {resolved.commit} today and may bring other packs "

@@ -15,7 +15,7 @@ from spinf_core.nn.activation import silu
 from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
-from spinf_core.nn.linear import write
+from spinf_core.nn.linear import InputFormat, write
 from spinf_core.nn.norm import RMSNorm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
 from spinf_core.nn.state import LayerState, PathState, keep_paths, store
@@ -79,7 +79,7 @@ class Block:
         self.gate_up = scheme.linear(weights, gate_up, (c.intermediate_size,) * 2, c.hidden_size)
         self.down = scheme.linear(weights, (f"{at}.mlp.down_proj",), (c.hidden_size,), c.intermediate_size)
 
-        def norm(name: str, output: Any) -> RMSNorm:
+        def norm(name: str, output: InputFormat | None) -> RMSNorm:
             return RMSNorm(weights.take(f"{at}.{name}.weight", (c.hidden_size,), scheme.dtype), c.eps, output)
 
         self.attention_norm = norm("input_layernorm", self.qkv.input_format)

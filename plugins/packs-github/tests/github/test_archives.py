@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spinf_core import SetupError
+
 from .conftest import COMMIT, archive, member
 from .test_refs import ids, refused
 
@@ -102,3 +104,9 @@ def test_an_archive_that_grows_too_large_is_refused(github, monkeypatch):
 def test_something_that_is_no_tar_is_refused(github):
     github.serve(gzip.compress(io.BytesIO(b"<html>" * 500).getvalue()))
     assert "not a whole tar archive" in refused(github, "o/r@v1")
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_one_line(github, cache):
+    cache.write_text("a file stands in its place")
+    with pytest.raises(SetupError, match=r"^packs github:o/r@v1: the cache cannot be written: "):
+        github.fetch("o/r@v1")
