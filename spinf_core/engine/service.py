@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 
 Body = bytes | Mapping[str, Any] | ScoreRequest
 Outcome = Values | OutOfMemory | Exception
+MissingScoring = Literal["invalid_field", "scoring_required"]
 
 
 @attrs.frozen
@@ -116,7 +117,7 @@ class ScoringService:
         body: Body,
         *,
         trusted: bool = False,
-        missing_scoring: Literal["invalid_field", "scoring_required"] = "invalid_field",
+        missing_scoring: MissingScoring = "invalid_field",
         id_: str | None = None,
     ) -> Ticket:
         """Accept a request; its ticket's `future` gets the response, or the `Rejected` that refuses it.
@@ -206,7 +207,7 @@ class ScoringService:
 
     # Worker threads
 
-    def _prepare(self, ticket: Ticket, body: Body, trusted: bool, missing_scoring: Any) -> None:
+    def _prepare(self, ticket: Ticket, body: Body, trusted: bool, missing_scoring: MissingScoring) -> None:
         try:
             value = json_loads(body) if isinstance(body, bytes) else body
             value = dict(value) if isinstance(value, Mapping) else value

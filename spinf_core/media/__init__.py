@@ -1,1 +1,1 @@
-"""Decoding of images, audio and frames, and the interface of embedders."""
+"""The place for the decoding of images, audio and frames; nothing is here as yet."""

@@ -86,7 +86,9 @@ def add_error_handlers(app: FastAPI) -> None:
             allowed = (error.headers or {}).get("Allow", "")
             message = f"{request.method} is not allowed on this path; use {allowed or 'another method'}"
             return error_response(request, Rejected("method_not_allowed", message), error.headers)
-        return error_response(request, Rejected("not_found", "there is nothing at this path; see docs/scoring-api.md"))
+        return error_response(
+            request, Rejected("not_found", "there is nothing at this path; requests are scored at POST /v1/score")
+        )
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=CLIENT_GONE)

@@ -45,6 +45,9 @@ class LlamaConfig:
         """From a parsed `config.json`, with the defaults of transformers' LlamaConfig."""
         if config.get("hidden_act", "silu") != "silu":
             raise SetupError(f"activation {config['hidden_act']!r} is not implemented by the llama stack; it runs 'silu'")
+        needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        if missing := [name for name in needed if name not in config]:
+            raise SetupError(f"config.json lacks {', '.join(missing)}, which the llama stack needs; fetch the checkpoint again")
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
         rope = config.get("rope_parameters") or {
             **(config.get("rope_scaling") or {}),

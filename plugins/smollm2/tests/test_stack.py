@@ -172,6 +172,15 @@ def test_a_config_that_this_stack_would_run_wrongly_is_refused(tmp_path: Path, c
         stack(tmp_path)
 
 
+def test_a_config_that_lacks_a_size_is_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["intermediate_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SetupError, match=r"config\.json lacks intermediate_size"):
+        stack(tmp_path)
+
+
 def test_unknown_stack_options_are_refused_by_name(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(SetupError, match="no stack options; remove speed"):
