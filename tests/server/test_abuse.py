@@ -122,11 +122,14 @@ def test_a_thousand_connections_that_hang_up_leave_nothing_behind(server: LiveSe
     for number in range(1000):
         with connect(server) as raw:
             raw.sendall(request()[: (40, 200, len(request()))[number % 3]])
-    assert server.client().post("/v1/score", content=BODY).status_code == 200
+    # Those that were still on their way may fill the queue for a moment.
     deadline = time.monotonic() + 20
-    while (server.state.service.waiting or server.state.arriving) and time.monotonic() < deadline:
+    found = None
+    while found != (200, 0, 0) and time.monotonic() < deadline:
+        status = server.client().post("/v1/score", content=BODY).status_code
+        found = status, server.state.service.waiting, server.state.arriving
         time.sleep(0.005)
-    assert (server.state.service.waiting, server.state.arriving) == (0, 0)
+    assert found == (200, 0, 0)
 
 
 def test_a_path_cannot_write_lines_of_its_own_into_the_log(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
