@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from spinf_core.nn.linear import InputFormat, write
 
 
 def silu(x: Tensor) -> Tensor:
@@ -30,3 +34,12 @@ def gelu_tanh(x: Tensor) -> Tensor:
     if x.device.type == "cpu" and x.dtype == torch.float32:
         return 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
     return F.gelu(x, approximate="tanh")
+
+
+def gated(gate: Tensor, up: Tensor, activation: Literal["silu", "gelu_tanh"], output: InputFormat | None) -> Tensor:
+    """activation(gate) · up (Shazeer 2020, «GLU variants», section 2) for [N, F] each, as the linear behind wants it."""
+    if gate.is_cuda:
+        from spinf_core.nn.kernels import rows
+
+        return rows.gated(gate, up, activation == "gelu_tanh", output)
+    return write((silu if activation == "silu" else gelu_tanh)(gate) * up, output)

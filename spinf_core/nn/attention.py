@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.linear import InputFormat
 
 
 class TreeAttention(Protocol):
@@ -21,6 +22,7 @@ class TreeAttention(Protocol):
         scale: float,
         window: int | None = None,
         past: tuple[Tensor, Tensor] | None = None,
+        output: InputFormat | None = None,
     ) -> Tensor:
         """Attend.
 
@@ -30,9 +32,10 @@ class TreeAttention(Protocol):
             scale: of the products.
             window: rows see only rows less than this far before them in depth; None: all.
             past: keys and values [P, K, D] of the stored rows.
+            output: the format that the linear behind wants; None: the queries' own dtype.
 
         Returns:
-            [N, H, D]; zeros on padding rows.
+            [N, H, D] in that format; zeros on padding rows.
         """
         ...
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spinf_core.nn.activation import sigmoid
 from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
+from spinf_core.nn.linear import InputFormat, write
 from spinf_core.stack import CONTENT_TILE, IntArray
 
 BATCH_KEYS = 512  # tiles that read at most this many keys are batched over jobs; longer ones read their keys in place
@@ -68,6 +69,7 @@ class FlashTreeAttention:
         scale: float,
         window: int | None = None,
         past: tuple[Tensor, Tensor] | None = None,
+        output: InputFormat | None = None,
     ) -> Tensor:
         """See `attention.TreeAttention`."""
         zeros = k.new_zeros(1, *k.shape[1:])
@@ -91,7 +93,7 @@ class FlashTreeAttention:
             content_out.index_copy_(0, tiles.rows, rows_out)
             content_lse.index_copy_(0, tiles.rows, lse)
         share = sigmoid(content_lse - path_lse)[..., None]
-        return torch.lerp(out.float(), content_out.float(), share).to(out.dtype)
+        return write(torch.lerp(out.float(), content_out.float(), share).to(out.dtype), output)
 
     def _causal_mask(self, width: int, group: int, key_count: int, window: int | None, like: Tensor) -> Tensor:
         """[group · width, key_count]: 0 where lane i sees a key, −inf elsewhere; the last `width` keys are the lanes."""

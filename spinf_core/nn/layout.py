@@ -14,7 +14,9 @@ from functools import cached_property
 import attrs
 import numpy as np
 import torch
+from torch import Tensor
 
+from spinf_core.nn.transfer import to_device
 from spinf_core.stack import CONTENT_TILE, IntArray, Pass
 
 PATH_TILE = 16
@@ -83,6 +85,12 @@ class TreeLayout:
         stored = kept.stored if kept else 0
         content_index = tuple(_content_rows(pass_, kept, job, stored) for job in range(len(pass_.segments)))
         return cls(pass_, kept, device, content_index, _previous(pass_, kept, stored))
+
+    @cached_property
+    def on_device(self) -> dict[str, Tensor]:
+        """The pass's `ids` [N], `positions` [A, N] and `reads` [R] on the model's device, int32."""
+        pass_ = self.pass_
+        return to_device({"ids": pass_.ids, "positions": pass_.positions, "reads": pass_.reads}, self.device)
 
     @property
     def rows(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import attrs
 import torch
@@ -30,16 +31,20 @@ class InputFormat:
         return (x.float() / self.scale).clamp(-largest, largest).to(self.dtype)
 
 
-class Linear(Protocol):
+class Linear(ABC):
     """y = x Wᵀ (+ b) for x [M, in] in `input_format` (None: the model's own dtype); gives [M, out] in the model's dtype."""
 
-    input_format: InputFormat | None
+    input_format: InputFormat | None = None
     in_features: int
     out_features: int
 
+    @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to rows."""
-        ...
+
+    def parts(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        """The same, apart for each of the modules whose `sizes` outputs are merged here: [M, size], rows at any one stride."""
+        return torch.split(self(x), list(sizes), dim=1)
 
 
 ROW_BLOCK = 512
@@ -57,10 +62,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return blocks[0][:rows] if len(blocks) == 1 else torch.cat(blocks)[:rows]
 
 
-class PlainLinear:
+class PlainLinear(Linear):
     """An unquantized linear: weight [out, in], bias [out] or None."""
-
-    input_format: InputFormat | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight = weight

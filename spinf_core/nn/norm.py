@@ -24,8 +24,17 @@ class RMSNorm:
         self.output = output
         self.wide = wide
 
+    @property
+    def parameters(self) -> tuple[Tensor | None, float, bool]:
+        """Weight, eps, wide."""
+        return self.weight, self.eps, self.wide
+
     def __call__(self, x: Tensor) -> Tensor:
         """[…, D] -> […, D]."""
+        if x.is_cuda:
+            from spinf_core.nn.kernels import rows
+
+            return rows.rms_norm(x, self.parameters, self.output)
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         normed = wide * scale
@@ -34,3 +43,22 @@ class RMSNorm:
         if self.wide:
             return write((normed * self.weight.float()).to(x.dtype), self.output)
         return write(self.weight * normed.to(x.dtype), self.output)
+
+
+def add_norm(x: Tensor, update: Tensor, after: RMSNorm | None, scalar: float | None, then: RMSNorm) -> tuple[Tensor, Tensor]:
+    """What lies between two linears of a residual stream: x' = (x + after(update)) · scalar, and then(x').
+
+    Args:
+        x, update: [N, D]. after: None: the update as it is. scalar: None: 1. then: writes its output's format.
+
+    Returns:
+        x' and then(x').
+    """
+    if x.is_cuda:
+        from spinf_core.nn.kernels import rows
+
+        return rows.add_norm(x, update, after.parameters if after else None, scalar, then.parameters, then.output)
+    summed = x + (update if after is None else after(update))
+    if scalar is not None:
+        summed = summed * scalar
+    return summed, then(summed)

@@ -53,7 +53,7 @@ class Rotary:
         self.frequencies = frequencies.to(device)
         self.device = device
 
-    def tables(self, positions: np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def tables(self, positions: Tensor | np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos, sin [N, 1, D / 2] for positions [N]."""
         angles = torch.as_tensor(positions, device=self.device).float()[:, None] * self.frequencies
         return angles.cos().to(dtype)[:, None], angles.sin().to(dtype)[:, None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spinf_core.nn.linear import InputFormat, product
+from spinf_core.nn.linear import Linear, product
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import take_merged
 from spinf_core.weights import Weights
@@ -27,7 +27,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale).round().clamp(-LARGEST, LARGEST).to(torch.int8), scale
 
 
-class Int8Linear:
+class Int8Linear(Linear):
     """A linear whose weight is kept in int8.
 
     Args:
@@ -35,8 +35,6 @@ class Int8Linear:
         dtype: of inputs and outputs.
         int8_inputs: whether inputs are quantized too, each row by its own largest value.
     """
-
-    input_format: InputFormat | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, int8_inputs: bool) -> None:
         self.weight, scale = quantize_rows(weight)

@@ -13,11 +13,12 @@ from spinf_core.engine.probes import random_probe
 from spinf_core.engine.sizes import Sizes
 from spinf_core.nn.cpu_attention import FlashTreeAttention
 from spinf_core.nn.layout import KeptPaths, TreeLayout
+from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.state import keep_paths
 
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
-from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, tile_shape
+from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, content_shape, path_shape
 
 SHAPES = [(4, 2, 64), (3, 1, 32), (2, 2, 128), (16, 1, 64), (4, 4, 80)]
 
@@ -74,12 +75,31 @@ def test_continues_a_past() -> None:
     assert torch.equal(found[cut_row:stop], expected[cut_row:stop])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_writes_the_format_that_the_linear_behind_wants(dtype: torch.dtype) -> None:
+    layout = make_layout(4, (70, 0, 5))
+    q, k, v = inputs(layout.rows, 4, 2, 32, dtype)
+    attention = TritonTreeAttention(layout)
+    plain = attention(q, k, v, scale=0.2)
+    wanted = InputFormat(torch.float16, 2.0**-17)  # small enough for some to be clamped; the interpreter misrounds fp8
+    found = attention(q, k, v, scale=0.2, output=wanted)
+    assert torch.equal(found, wanted.write(plain))
+    assert (found == torch.finfo(torch.float16).max).any()
+
+
+def test_padding_gets_zeros() -> None:
+    layout = make_layout(5, (3,))
+    q, k, v = inputs(layout.rows, 4, 2, 32, torch.float32)
+    found = TritonTreeAttention(layout)(q, k, v, scale=0.2)
+    padding = torch.from_numpy(layout.pass_.job < 0)
+    assert padding.any()
+    assert not found[padding].any()
+
+
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("width", [16, 64])
 @pytest.mark.parametrize("head_dim", [64, 256, 512])
-def test_tiles_have_a_power_of_two_of_lanes(group: int, width: int, head_dim: int) -> None:
-    fold, block, _, _ = tile_shape(width, group, head_dim)
-    lanes = width * fold
-    assert lanes & (lanes - 1) == 0
-    assert group % fold == 0
-    assert block >= 16
+def test_tiles_have_a_power_of_two_of_lanes(group: int, head_dim: int) -> None:
+    for shape in (content_shape(group, head_dim), path_shape(group, head_dim)):
+        assert shape.fold & (shape.fold - 1) == 0
+        assert group % shape.fold == 0
+        assert shape.keys >= 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from spinf_core.nn.activation import gelu_tanh
+from spinf_core.nn.activation import gated, gelu_tanh
 from spinf_core.nn.linear import product, write
 from spinf_core.nn.norm import RMSNorm
 
@@ -42,7 +42,7 @@ class PerLayerEmbedding:
 
 
 class PerLayerInput:
-    """x + norm((gelu(x Wgᵀ) · embedding) Wpᵀ)."""
+    """What the layer's embeddings add to the residual stream: norm((gelu(x Wgᵀ) · embedding) Wpᵀ)."""
 
     def __init__(self, load: Loader, at: str) -> None:
         c, weights, scheme = load.config, load.weights, load.scheme
@@ -51,10 +51,10 @@ class PerLayerInput:
         self.projection = scheme.linear(weights, (name,), (c.hidden_size,), c.per_layer)
         self.norm = load.norm(f"{at}.post_per_layer_input_norm", c.hidden_size)
 
-    def __call__(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """[N, hidden] and the layer's embeddings [N, width] -> [N, hidden]."""
-        gated = gelu_tanh(self.gate(write(x, self.gate.input_format))) * embedding
-        return x + self.norm(self.projection(write(gated, self.projection.input_format)))
+    def __call__(self, x: Tensor, embedding: Tensor) -> tuple[Tensor, RMSNorm]:
+        """[N, hidden] and the layer's embeddings [N, width] -> [N, hidden], and the norm that is still to be applied."""
+        gate = self.gate(write(x, self.gate.input_format))
+        return self.projection(gated(gate, embedding, "gelu_tanh", self.projection.input_format)), self.norm
 
 
 class Experts:

@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
-from spinf_core.nn.activation import gelu_tanh
+from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.head import LMHead
+from spinf_core.nn.heads import head_tables, turned_heads
 from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat, Linear, write
-from spinf_core.nn.norm import RMSNorm
-from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.norm import RMSNorm, add_norm
+from spinf_core.nn.rotary import Rotary, inverse_frequencies
 from spinf_core.nn.state import LayerState, PathState, keep_paths, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
@@ -51,12 +52,13 @@ class Attention:
         q, kv = c.heads * layer.head_dim, layer.kv_heads * layer.head_dim
         names = "q" if layer.source is not None else "qk" if layer.keys_as_values else "qkv"
         projections = tuple(f"{load.prefix}.{at}.{name}_proj" for name in names)
-        self.projections = scheme.linear(weights, projections, (q, kv, kv)[: len(names)], c.hidden_size)
+        self.sizes = (q, kv, kv)[: len(names)]
+        self.projections = scheme.linear(weights, projections, self.sizes, c.hidden_size)
         self.out = scheme.linear(weights, (f"{load.prefix}.{at}.o_proj",), (c.hidden_size,), q)
         self.q_norm = load.norm(f"{at}.q_norm", layer.head_dim)
-        if layer.source is None:
-            self.k_norm = load.norm(f"{at}.k_norm", layer.head_dim)
-            self.v_norm = RMSNorm(None, c.eps)
+        own = layer.source is None
+        self.k_norm = load.norm(f"{at}.k_norm", layer.head_dim) if own else None
+        self.v_norm = RMSNorm(None, c.eps) if own else None
 
     def __call__(
         self,
@@ -68,14 +70,11 @@ class Attention:
     ) -> tuple[Tensor, KeysValues]:
         """[N, hidden] -> [N, hidden], and the keys and values [N, kv_heads, head_dim] that were used."""
         layer = self.layer
-        projected = self.projections(x).view(len(x), -1, layer.head_dim)
-        q = rotate(self.q_norm(projected[:, : self.heads]), tables)
-        if shared is None:
-            raw = projected[:, self.heads :]
-            k, v = raw[:, : layer.kv_heads], raw[:, -layer.kv_heads :]  # the same where keys are values
-            shared = rotate(self.k_norm(k), tables), self.v_norm(v)
-        mixed = attention(q, *shared, scale=1.0, window=layer.window, past=past)
-        return self.out(write(mixed.reshape(len(x), -1), self.out.input_format)), shared
+        projected = self.projections.parts(x, self.sizes)
+        q, *own = turned_heads(projected, layer.head_dim, tables, self.q_norm, self.k_norm, self.v_norm)
+        keys, values = shared if shared is not None else (own[0], own[1])
+        mixed = attention(q, keys, values, scale=1.0, window=layer.window, past=past, output=self.out.input_format)
+        return self.out(mixed.view(len(x), -1)), (keys, values)
 
 
 class FeedForward:
@@ -83,13 +82,14 @@ class FeedForward:
 
     def __init__(self, load: Loader, size: int, at: str) -> None:
         hidden, names = load.config.hidden_size, (f"{load.prefix}.{at}.gate_proj", f"{load.prefix}.{at}.up_proj")
-        self.gate_up = load.scheme.linear(load.weights, names, (size, size), hidden)
+        self.sizes = (size, size)
+        self.gate_up = load.scheme.linear(load.weights, names, self.sizes, hidden)
         self.down = load.scheme.linear(load.weights, (f"{load.prefix}.{at}.down_proj",), (hidden,), size)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, hidden] in the format of `gate_up` -> [N, hidden]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(write(gelu_tanh(gate) * up, self.down.input_format))
+        gate, up = self.gate_up.parts(x, self.sizes)
+        return self.down(gated(gate, up, "gelu_tanh", self.down.input_format))
 
 
 class Block:
@@ -107,27 +107,30 @@ class Block:
         self.after_feed_forward = load.norm(f"{at}.post_feedforward_layernorm", c.hidden_size)
         self.experts = Experts(load, at) if c.experts else None
         self.per_layer_input = PerLayerInput(load, at) if c.per_layer else None
-        self.scalar = load.tensor(f"{at}.layer_scalar", (1,))
+        self.scalar = load.tensor(f"{at}.layer_scalar", (1,)).item()
 
     def __call__(
         self,
         x: Tensor,
+        normed: Tensor,
         attention: TreeAttention,
         tables: tuple[Tensor, Tensor],
         shared: KeysValues | None,
         past: KeysValues | None,
         per_layer: Tensor | None,
-    ) -> tuple[Tensor, KeysValues]:
-        """[N, hidden] -> [N, hidden], and the keys and values that were used."""
-        mixed, shared = self.attention(self.before_attention(x), attention, tables, shared, past)
-        x = x + self.after_attention(mixed)
-        change = self.feed_forward(self.before_feed_forward(x))
+        then: RMSNorm,
+    ) -> tuple[Tensor, Tensor, KeysValues]:
+        """The residual stream [N, hidden] and what `before_attention` made of it -> the stream behind the layer, what `then`,
+        the next norm, makes of that, and the keys and values that were used."""
+        mixed, shared = self.attention(normed, attention, tables, shared, past)
+        x, ready = add_norm(x, mixed, self.after_attention, None, self.before_feed_forward)
+        change = self.feed_forward(ready)
         if self.experts is not None:
             change = self.experts(x, change)
+        if self.per_layer_input is None or per_layer is None:
+            return *add_norm(x, change, self.after_feed_forward, self.scalar, then), shared
         x = x + self.after_feed_forward(change)
-        if self.per_layer_input is not None and per_layer is not None:
-            x = self.per_layer_input(x, per_layer)
-        return x * self.scalar, shared
+        return *add_norm(x, *self.per_layer_input(x, per_layer), self.scalar, then), shared
 
 
 class Gemma4(Model):
@@ -169,14 +172,15 @@ class Gemma4(Model):
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
         attention = tree_attention(layout)
-        tables = {kind: rotary.tables(pass_.positions[0], self.dtype) for kind, rotary in self.rotary.items()}
-        ids = torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device)
+        ids, positions, reads = (layout.on_device[name] for name in ("ids", "positions", "reads"))
+        tables = {kind: head_tables(rotary, positions[0], self.dtype) for kind, rotary in self.rotary.items()}
         x = F.embedding(ids, self.embedding) * self.embedding_scale
         per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
         new_paths = index = None
         if keep is not None:
             new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
             index = torch.as_tensor(kept, device=self.device)
+        normed = self.blocks[0].before_attention(x)
         used: list[KeysValues] = []
         states: list[LayerState] = []
         for number, (block, layer) in enumerate(zip(self.blocks, self.config.layers, strict=True)):
@@ -184,12 +188,13 @@ class Gemma4(Model):
             before = (past.layers[owner].stored[0], past.layers[owner].stored[1]) if past else None
             shared = None if layer.source is None else used[layer.source]
             own = None if per_layer is None else per_layer[:, number]
-            x, keys_values = block(x, attention, tables[layer.kind], shared, before, own)
+            then = self.blocks[number + 1].before_attention if number + 1 < len(self.blocks) else self.norm
+            x, normed, keys_values = block(x, normed, attention, tables[layer.kind], shared, before, own, then)
             used.append(keys_values)
             if index is not None:
                 kept_here = store(keys_values, before, index) if layer.source is None else ()
                 states.append(LayerState(stored=kept_here))
-        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
+        hidden = normed.index_select(0, reads)
         return hidden, PathState(new_paths, states) if new_paths is not None else None
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spinf_core.nn.linear import InputFormat
+from spinf_core.nn.linear import InputFormat, Linear
 from spinf_quant_fp8s.products import FP8, LARGEST, scaled_product, to_fp8
 
 
-class StaticLinear:
+class StaticLinear(Linear):
     """Activations by one static scale: what is before the linear writes fp8 itself.
 
     Args:
@@ -27,41 +27,43 @@ class StaticLinear:
         device = weights[0].device
         self.input_format: InputFormat | None = InputFormat(FP8, input_scale)
         self.input_scale = torch.tensor(input_scale, device=device)
-        self.parts = [(w, torch.tensor(s, device=device)) for w, s in zip(weights, weight_scales, strict=True)]
+        self.modules = [(w, torch.tensor(s, device=device)) for w, s in zip(weights, weight_scales, strict=True)]
         self.bias = bias
         self.in_features = weights[0].shape[1]
         self.out_features = sum(len(weight) for weight in weights)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] fp8, already divided by the input's scale -> [M, out] bfloat16."""
-        products = [scaled_product(x, weight, self.input_scale, scale) for weight, scale in self.parts]
+        products = [scaled_product(x, weight, self.input_scale, scale) for weight, scale in self.modules]
         product = products[0] if len(products) == 1 else torch.cat(products, dim=1)
         return product if self.bias is None else product + self.bias
 
+    def parts(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+        """See `Linear.parts`: products of their own, which nothing has to join first."""
+        if self.bias is not None or [len(weight) for weight, _ in self.modules] != list(sizes):
+            return super().parts(x, sizes)
+        return tuple(scaled_product(x, weight, self.input_scale, scale) for weight, scale in self.modules)
 
-class SplitLinear:
+
+class SplitLinear(Linear):
     """Static linears whose inputs have different scales, side by side; each quantizes the input for itself."""
 
-    input_format: InputFormat | None = None
-
-    def __init__(self, parts: Sequence[StaticLinear]) -> None:
-        self.parts = parts
-        self.in_features = parts[0].in_features
-        self.out_features = sum(part.out_features for part in parts)
+    def __init__(self, modules: Sequence[StaticLinear]) -> None:
+        self.modules = modules
+        self.in_features = modules[0].in_features
+        self.out_features = sum(module.out_features for module in modules)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] bfloat16 -> [M, out] bfloat16."""
-        return torch.cat([part(to_fp8(x, part.input_scale)) for part in self.parts], dim=1)
+        return torch.cat([module(to_fp8(x, module.input_scale)) for module in self.modules], dim=1)
 
 
-class RowLinear:
+class RowLinear(Linear):
     """Activations scaled by each token's largest value, weights by each channel's.
 
     Args:
         weight: [out, in] in float. bias: [out] or None.
     """
-
-    input_format: InputFormat | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         scale = row_scales(weight)
@@ -77,14 +79,12 @@ class RowLinear:
         return product if self.bias is None else product + self.bias
 
 
-class DynamicLinear:
+class DynamicLinear(Linear):
     """Activations and weights scaled by their largest value; the activations' over the whole pass, so rows depend on others.
 
     Args:
         weight: [out, in] in float. bias: [out] or None.
     """
-
-    input_format: InputFormat | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight_scale = row_scales(weight.reshape(1, -1)).view(())

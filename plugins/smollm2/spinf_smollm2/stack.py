@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
-from spinf_core.nn.activation import silu
+from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.head import LMHead
+from spinf_core.nn.heads import head_tables, turned_heads
 from spinf_core.nn.layout import TreeLayout
-from spinf_core.nn.linear import InputFormat, write
-from spinf_core.nn.norm import RMSNorm
-from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.linear import InputFormat
+from spinf_core.nn.norm import RMSNorm, add_norm
+from spinf_core.nn.rotary import Rotary, inverse_frequencies
 from spinf_core.nn.state import LayerState, PathState, keep_paths, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
@@ -76,7 +77,8 @@ class Block:
         q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
         self.config = c
         attention = tuple(f"{at}.self_attn.{name}_proj" for name in "qkv")
-        self.qkv = scheme.linear(weights, attention, (q, kv, kv), c.hidden_size)
+        self.sizes = (q, kv, kv)
+        self.qkv = scheme.linear(weights, attention, self.sizes, c.hidden_size)
         self.out = scheme.linear(weights, (f"{at}.self_attn.o_proj",), (c.hidden_size,), q)
         gate_up = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
         self.gate_up = scheme.linear(weights, gate_up, (c.intermediate_size,) * 2, c.hidden_size)
@@ -90,25 +92,27 @@ class Block:
 
     def __call__(
         self,
-        x: Tensor,  # [N, hidden]
+        x: Tensor,
+        normed: Tensor,
         attention: TreeAttention,
         tables: tuple[Tensor, Tensor],
         past: LayerState | None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """[N, hidden] -> [N, hidden], and the layer's rotated keys, and values, [N, kv_heads, head_dim] each."""
+        then: RMSNorm,
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """The residual stream [N, hidden] and what `attention_norm` made of it -> the stream behind the layer, what `then`,
+        the next norm, makes of that, and the layer's rotated keys, and values, [N, kv_heads, head_dim] each."""
         c = self.config
-        qkv = self.qkv(self.attention_norm(x))
-        q, k, v = torch.split(qkv.view(len(x), -1, c.head_dim), [c.heads, c.kv_heads, c.kv_heads], dim=1)
-        q, k = rotate(q, tables), rotate(k, tables)  # [N, heads, head_dim], [N, kv_heads, head_dim]
+        q, k, v = turned_heads(self.qkv.parts(normed, self.sizes), c.head_dim, tables)
         stored = None if past is None else (past.stored[0], past.stored[1])
-        mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored)
-        x = x + self.out(write(mixed.reshape(len(x), -1), self.out.input_format))
-        return x + self.feed_forward(self.feed_forward_norm(x)), (k, v)
+        mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored, output=self.out.input_format)
+        x, ready = add_norm(x, self.out(mixed.view(len(x), -1)), None, None, self.feed_forward_norm)
+        x, normed = add_norm(x, self.feed_forward(ready), None, None, then)
+        return x, normed, (k, v)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """[N, hidden] -> [N, hidden]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(write(silu(gate) * up, self.down.input_format))
+        gate, up = self.gate_up.parts(x, (self.config.intermediate_size,) * 2)
+        return self.down(gated(gate, up, "silu", self.down.input_format))
 
 
 class Llama(Model):
@@ -143,8 +147,9 @@ class Llama(Model):
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
         attention = tree_attention(layout)
-        tables = self.rotary.tables(pass_.positions[0], self.dtype)
-        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device), self.embedding)
+        tables = head_tables(self.rotary, layout.on_device["positions"][0], self.dtype)
+        x = F.embedding(layout.on_device["ids"], self.embedding)
+        normed = self.blocks[0].attention_norm(x)
         new_paths = index = None
         if keep is not None:
             new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
@@ -152,10 +157,11 @@ class Llama(Model):
         layers = []
         for number, block in enumerate(self.blocks):
             before = past.layers[number] if past else None
-            x, state = block(x, attention, tables, before)
+            then = self.blocks[number + 1].attention_norm if number + 1 < len(self.blocks) else self.norm
+            x, normed, state = block(x, normed, attention, tables, before, then)
             if index is not None:
                 layers.append(LayerState(stored=store(state, before.stored if before else None, index)))
-        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
+        hidden = normed.index_select(0, layout.on_device["reads"])
         return hidden, PathState(new_paths, layers) if new_paths is not None else None
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,46 +1,100 @@
-"""Tree attention in Triton: tiles of query lanes, each with its list of keys, by online softmax over key blocks.
+"""Tree attention in Triton, by online softmax over blocks of keys (Dao et al. 2022, «FlashAttention», section 3.1).
 
-Two launches of one kernel: rows against their contents (content rows causally, rows after the cut against all of it), then
-rows after the cut against their own paths; joined by their log-sum-exps (Dao et al. 2022, «FlashAttention», section 3.1). A
-tile's keys come in blocks counted from depth 0 of the content or from the cut, and masked lanes add exact zeros, so that a
-row's bits depend on its own path alone.
+Two launches: every row against its content (content rows causally, rows after the cut against all of it), in tiles that mix
+branches; then rows after the cut go on with their own paths. Keys come in blocks counted from depth 0 of the content or from
+the cut, masked lanes add exact zeros, and products that a compiler might fuse with sums in one copy of a loop but not in
+another are fused by name: a row's bits depend on its own path alone.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 
 import attrs
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
-from spinf_core.stack import CONTENT_TILE, IntArray
+from spinf_core.nn.kernels.formats import stored
+from spinf_core.nn.kernels.tables import tile_tables
+from spinf_core.nn.layout import PATH_TILE, TreeLayout
+from spinf_core.nn.linear import InputFormat
+from spinf_core.stack import CONTENT_TILE
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @triton.jit
-def _attend(
+def _soften(scores, values, highest, total, mixed, scale, UPCAST: tl.constexpr):
+    """One block of keys: scores [L, B] (−inf where unseen) and values [B, D] into the running maximum, sum and mixture."""
+    rising = tl.maximum(highest, tl.max(scores, 1) * scale)
+    level = tl.where(rising == float("-inf"), 0.0, rising)
+    weights = tl.exp2(tl.fma(scores, tl.zeros_like(scores) + scale, tl.zeros_like(scores) - level[:, None]))
+    decay = tl.exp2(highest - level)
+    total = tl.fma(total, decay, tl.sum(weights, 1))
+    weights = weights.to(values.dtype)
+    if UPCAST:
+        weights, values = weights.to(tl.float32), values.to(tl.float32)
+    mixed = tl.dot(weights, values, mixed * decay[:, None], input_precision="ieee")
+    return rising, total, mixed
+
+
+@triton.jit
+def _scores(q_tile, k_tile, UPCAST: tl.constexpr):
+    if UPCAST:
+        q_tile, k_tile = q_tile.to(tl.float32), k_tile.to(tl.float32)
+    return tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
+
+
+@triton.jit
+def _content_block(
+    number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
+    K: tl.constexpr, D: tl.constexpr, D_BLOCK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+    IN_PLACE: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """The block of keys that begins with key `number` of the tile's content."""
+    columns = tl.arange(0, D_BLOCK)
+    numbers = number + tl.arange(0, BLOCK)
+    here = numbers < count
+    rows = key + numbers if IN_PLACE else tl.load(keys + key + numbers, mask=here, other=0)
+    at = rows.to(tl.int64)[:, None] * (K * D) + columns[None, :]
+    if MASKED:
+        inside = here[:, None] & (columns < D)[None, :]
+        k_tile = tl.load(k + at, mask=inside, other=0.0)
+        v_tile = tl.load(v + at, mask=inside, other=0.0)
+    elif D_BLOCK > D:
+        k_tile = tl.load(k + at, mask=(columns < D)[None, :], other=0.0)
+        v_tile = tl.load(v + at, mask=(columns < D)[None, :], other=0.0)
+    else:
+        k_tile = tl.load(k + at)
+        v_tile = tl.load(v + at)
+    scores = _scores(q_tile, k_tile, UPCAST)
+    if MASKED:
+        visible = here[None, :] & (numbers[None, :] < seen[:, None])
+        if WINDOW > 0:
+            visible = visible & (q_depth[:, None] - numbers[None, :] < WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+    return _soften(scores, v_tile, highest, total, mixed, scale, UPCAST)
+
+
+# What differs from pass to pass must not compile a kernel anew.
+@triton.jit(do_not_specialize=["tiles"])
+def _attend_content(
     q,  # [N, H, D]
     k,  # [·, K, D]
     v,
-    out,  # [N, H, D]
-    lse,  # [N, H] float32, in base 2
-    queries,  # [tiles, T] rows of the pass, -1 for none
-    key_rows,  # rows of k and v
-    key_start,  # [tiles] first entry of key_rows
-    key_count,  # [tiles]
-    first_seen,  # [tiles] lane i sees keys below first_seen + i
-    key_depth,  # [tiles] depth of the first key
-    depth,  # [N]
+    out,  # [N, H, D] in the wanted format, of final rows
+    partial,  # [N, H, D], of the others
+    lse,  # [N, H] float32, in base 2, of the others
+    content,  # see TileTables
+    keys,
+    final,
+    depth,
+    tiles,
     scale,  # of the products, times log2(e)
-    window,
+    out_scale,
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
@@ -48,7 +102,10 @@ def _attend(
     T: tl.constexpr,
     FOLD: tl.constexpr,  # query heads of one kv head that share a program
     BLOCK: tl.constexpr,  # keys
-    WINDOW: tl.constexpr,
+    WINDOW: tl.constexpr,  # 0: none
+    IN_PLACE: tl.constexpr,
+    SCALED: tl.constexpr,
+    LARGEST: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     tile = tl.program_id(0)
@@ -57,150 +114,132 @@ def _attend(
     lane = lanes // FOLD
     head = block * FOLD + lanes % FOLD
     kv_head = block * FOLD // (H // K)
-    row = tl.load(queries + tile * T + lane)
-    used = row >= 0
-    at = tl.maximum(row, 0).to(tl.int64)
+    first_row = tl.load(content + tile)
+    used = lane < tl.load(content + tiles + tile)
+    key = tl.load(content + 2 * tiles + tile)
+    count = tl.load(content + 3 * tiles + tile)
+    first_seen = tl.load(content + 4 * tiles + tile)
+    row = first_row + tl.where(used, lane, 0)
     columns = tl.arange(0, D_BLOCK)
-    inside = columns < D
-    q_at = (at * H + head)[:, None] * D + columns[None, :]
-    q_tile = tl.load(q + q_at, mask=used[:, None] & inside[None, :], other=0.0)
-    if UPCAST:
-        q_tile = q_tile.to(tl.float32)
-    start = tl.load(key_start + tile)
-    count = tl.load(key_count + tile)
-    seen = tl.load(first_seen + tile) + lane
-    base = tl.load(key_depth + tile)
-    q_depth = tl.load(depth + at, mask=used, other=0)
-    first = 0
-    if WINDOW:
-        nearest = tl.min(tl.where(used, q_depth, 2147483647))
-        first = tl.maximum(nearest - window + 1 - base, 0) // BLOCK * BLOCK
+    inside = used[:, None] & (columns < D)[None, :]
+    q_at = (row.to(tl.int64) * H + head)[:, None] * D + columns[None, :]
+    q_tile = tl.load(q + q_at, mask=inside, other=0.0)
+    q_depth = tl.load(depth + row)
+    seen = first_seen + lane
+    k += kv_head * D
+    v += kv_head * D
 
     highest = tl.full((T * FOLD,), float("-inf"), tl.float32)
     total = tl.zeros((T * FOLD,), tl.float32)
     mixed = tl.zeros((T * FOLD, D_BLOCK), tl.float32)
-    for block_start in range(first, count, BLOCK):
-        number = block_start + tl.arange(0, BLOCK)
-        rows = tl.load(key_rows + start + number, mask=number < count, other=-1)
-        present = rows >= 0
-        k_at = (tl.maximum(rows, 0).to(tl.int64) * K + kv_head)[:, None] * D + columns[None, :]
-        here = present[:, None] & inside[None, :]
-        k_tile = tl.load(k + k_at, mask=here, other=0.0)
-        v_tile = tl.load(v + k_at, mask=here, other=0.0)
-        if UPCAST:
-            k_tile = k_tile.to(tl.float32)
-        scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") * scale
-        visible = present[None, :] & (number[None, :] < seen[:, None])
-        if WINDOW:
-            visible = visible & (q_depth[:, None] - (base + number)[None, :] < window)
-        scores = tl.where(visible, scores, float("-inf"))
-        rising = tl.maximum(highest, tl.max(scores, 1))
-        level = tl.where(rising == float("-inf"), 0.0, rising)
-        weights = tl.exp2(scores - level[:, None])
-        decay = tl.exp2(highest - level)
-        total = total * decay + tl.sum(weights, 1)
-        if UPCAST:
-            weights = weights.to(v_tile.dtype).to(tl.float32)
-            v_tile = v_tile.to(tl.float32)
-        mixed = mixed * decay[:, None] + tl.dot(weights.to(v_tile.dtype), v_tile, input_precision="ieee")
-        highest = rising
+    all_from = 0  # all lanes see the keys from here on …
+    if WINDOW > 0:
+        first = tl.maximum(tl.min(q_depth) - WINDOW + 1, 0) // BLOCK * BLOCK
+        all_from = tl.minimum(
+            tl.cdiv(tl.maximum(tl.max(q_depth) - WINDOW + 1, 0), BLOCK) * BLOCK, tl.cdiv(count, BLOCK) * BLOCK
+        )
+        for number in range(first, all_from, BLOCK):
+            highest, total, mixed = _content_block(
+                number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
+                K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, True, UPCAST,
+            )  # fmt: skip
+    all_to = tl.minimum(first_seen, count) // BLOCK * BLOCK  # … to here
+    for number in range(all_from, all_to, BLOCK):
+        highest, total, mixed = _content_block(
+            number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
+            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, False, UPCAST,
+        )  # fmt: skip
+    for number in range(tl.maximum(all_from, all_to), count, BLOCK):
+        highest, total, mixed = _content_block(
+            number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
+            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, True, UPCAST,
+        )  # fmt: skip
     found = total > 0
     mixed = mixed / tl.where(found, total, 1.0)[:, None]
-    tl.store(out + q_at, mixed.to(out.dtype.element_ty), mask=used[:, None] & inside[None, :])
-    tl.store(lse + at * H + head, tl.where(found, highest + tl.log2(tl.where(found, total, 1.0)), float("-inf")), mask=used)
+    if tl.load(final + tile) != 0:
+        rounded = mixed.to(q.dtype.element_ty)
+        tl.store(out + q_at, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
+    else:
+        tl.store(partial + q_at, mixed.to(partial.dtype.element_ty), mask=inside)
+        level = tl.where(found, highest + tl.log2(tl.where(found, total, 1.0)), float("-inf"))
+        tl.store(lse + row.to(tl.int64) * H + head, level, mask=used)
 
 
-@attrs.frozen(eq=False)
-class TileTable:
-    """Tiles of one width for one launch; see the kernel's arguments."""
+@triton.jit
+def _attend_paths(
+    q,  # [N, H, D]
+    k,  # [·, K, D]
+    v,
+    out,  # [N, H, D] in the wanted format
+    partial,  # [N, H, D] and
+    lse,  # [N, H] of the rows against their content
+    rows,  # see TileTables
+    keys,
+    key_start,
+    key_count,
+    cut,
+    depth,
+    scale,
+    out_scale,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    D_BLOCK: tl.constexpr,
+    T: tl.constexpr,
+    FOLD: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SCALED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    block = tl.program_id(1)
+    lanes = tl.arange(0, T * FOLD)
+    lane = lanes // FOLD
+    head = block * FOLD + lanes % FOLD
+    kv_head = block * FOLD // (H // K)
+    row = tl.load(rows + tile * T + lane)
+    used = row >= 0
+    row = tl.maximum(row, 0).to(tl.int64)
+    columns = tl.arange(0, D_BLOCK)
+    inside = used[:, None] & (columns < D)[None, :]
+    q_at = (row * H + head)[:, None] * D + columns[None, :]
+    q_tile = tl.load(q + q_at, mask=inside, other=0.0)
+    q_depth = tl.load(depth + row, mask=used, other=0)
+    start = tl.load(key_start + tile)
+    count = tl.load(key_count + tile)
+    before = tl.load(cut + tile)
+    seen = count - T + 1 + lane
 
-    width: int
-    queries: Tensor
-    key_rows: Tensor
-    key_start: Tensor
-    key_count: Tensor
-    first_seen: Tensor
-    key_depth: Tensor
-
-    @property
-    def tiles(self) -> int:
-        """How many."""
-        return len(self.key_start)
-
-
-class _TableBuilder:
-    """Collects tiles on the host."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self._queries: list[IntArray] = []
-        self._keys: list[IntArray] = []
-        self._numbers: list[tuple[int, int, int, int]] = []
-        self._used = 0
-
-    def keys(self, rows: IntArray) -> int:
-        """Add rows that tiles may read as keys; the number of the first."""
-        self._keys.append(rows)
-        self._used += len(rows)
-        return self._used - len(rows)
-
-    def tile(self, queries: IntArray, start: int, count: int, first_seen: int, depth: int) -> None:
-        """Add a tile of up to `width` lanes."""
-        lanes = np.full(self.width, UNUSED, np.int32)
-        lanes[: len(queries)] = queries
-        self._queries.append(lanes)
-        self._numbers.append((start, count, first_seen, depth))
-
-    def table(self, device: torch.device) -> TileTable | None:
-        """The table on the device; None when there are no tiles."""
-        if not self._numbers:
-            return None
-        numbers = np.array(self._numbers, np.int32).T.copy()
-        flat = np.concatenate([np.concatenate(self._queries), *self._keys, numbers.ravel()]).astype(np.int32)
-        moved = torch.from_numpy(flat)
-        if device.type == "cuda":
-            moved = moved.pin_memory().to(device, non_blocking=True)
-        lanes, keys = len(self._numbers) * self.width, self._used
-        columns = moved[lanes + keys :].view(4, -1)
-        return TileTable(self.width, moved[:lanes], moved[lanes : lanes + keys], *columns.unbind(0))
-
-
-def content_table(layout: TreeLayout) -> TileTable | None:
-    """Content rows causally, and rows after the cut against the whole of their content."""
-    builder = _TableBuilder(CONTENT_TILE)
-    for (start, cut_row, stop), index in zip(layout.pass_.segments, layout.content_index, strict=True):
-        if not len(index):
-            continue
-        first = builder.keys(index)
-        done = len(index) - (cut_row - start)
-        for depth in range(done, len(index), CONTENT_TILE):
-            count = min(depth + CONTENT_TILE, len(index))
-            builder.tile(index[depth:count] - layout.stored, first, count, depth + 1, 0)
-        for row in range(cut_row, stop, CONTENT_TILE):
-            queries = np.arange(row, min(row + CONTENT_TILE, stop))
-            builder.tile(queries, first, len(index), len(index), 0)
-    return builder.table(layout.device)
-
-
-def path_table(layout: TreeLayout) -> TileTable | None:
-    """Rows after the cut against their own paths."""
-    builder = _TableBuilder(PATH_TILE)
-    for tiles in layout.path_tiles:
-        count = tiles.keys.shape[1]
-        first = builder.keys(tiles.keys.ravel())
-        depths = layout.pass_.cut[layout.pass_.job[tiles.queries.max(axis=1)]]
-        for number, (queries, depth) in enumerate(zip(tiles.queries, depths, strict=True)):
-            builder.tile(queries, first + number * count, count, count - PATH_TILE + 1, int(depth))
-    return builder.table(layout.device)
+    has_content = used & (lane - lane + before > 0)
+    highest = tl.load(lse + row * H + head, mask=has_content, other=float("-inf"))
+    found = highest > float("-inf")
+    total = tl.where(found, 1.0, 0.0)
+    mixed = tl.load(partial + q_at, mask=inside & found[:, None], other=0.0).to(tl.float32)
+    for number in range(0, count, T):
+        numbers = number + tl.arange(0, T)
+        key_row = tl.load(keys + start + numbers)
+        present = key_row >= 0
+        at = (tl.maximum(key_row, 0).to(tl.int64) * K + kv_head)[:, None] * D + columns[None, :]
+        here = present[:, None] & (columns < D)[None, :]
+        k_tile = tl.load(k + at, mask=here, other=0.0)
+        v_tile = tl.load(v + at, mask=here, other=0.0)
+        scores = _scores(q_tile, k_tile, UPCAST)
+        visible = present[None, :] & (numbers[None, :] < seen[:, None])
+        if WINDOW > 0:
+            visible = visible & (q_depth[:, None] - (before + numbers)[None, :] < WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+        highest, total, mixed = _soften(scores, v_tile, highest, total, mixed, scale, UPCAST)
+    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    rounded = mixed.to(q.dtype.element_ty)
+    tl.store(out + q_at, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
 
 
 class TritonTreeAttention:
     """The attention of one pass. See `attention.TreeAttention`."""
 
     def __init__(self, layout: TreeLayout) -> None:
-        self._content = content_table(layout)
-        self._paths = path_table(layout)
-        self._depth = torch.as_tensor(layout.pass_.depth, dtype=torch.int32, device=layout.device)
+        self._tables = tile_tables(layout)
 
     def __call__(
         self,
@@ -211,63 +250,103 @@ class TritonTreeAttention:
         scale: float,
         window: int | None = None,
         past: tuple[Tensor, Tensor] | None = None,
+        output: InputFormat | None = None,
     ) -> Tensor:
         """See `attention.TreeAttention`."""
-        q = q.contiguous()
-        k, v = (k.contiguous(), v.contiguous()) if past is None else (torch.cat((past[0], k)), torch.cat((past[1], v)))
-        content, content_lse = self._launch(self._content, q, k, v, scale, window)
-        paths, path_lse = self._launch(self._paths, q, k, v, scale, window)
-        share = 1 / (1 + torch.exp2(path_lse - content_lse))
-        share = torch.where(path_lse == -math.inf, 1.0, share)[..., None]
-        return torch.lerp(paths.float(), content.float(), share).to(q.dtype)
-
-    def _launch(
-        self, table: TileTable | None, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
-    ) -> tuple[Tensor, Tensor]:
-        out = torch.zeros_like(q)
-        lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
-        if table is None:
-            return out, lse
         heads, head_dim, kv_heads = q.shape[1], q.shape[2], k.shape[1]
         assert heads % kv_heads == 0
         assert k.shape == v.shape
-        fold, block, warps, stages = tile_shape(table.width, heads // kv_heads, head_dim)
-        _attend[table.tiles, heads // fold](
-            q,
-            k,
-            v,
-            out,
-            lse,
-            table.queries,
-            table.key_rows,
-            table.key_start,
-            table.key_count,
-            table.first_seen,
-            table.key_depth,
-            self._depth,
-            scale * math.log2(math.e),
-            window or 0,
-            H=heads,
-            K=kv_heads,
-            D=head_dim,
-            D_BLOCK=triton.next_power_of_2(head_dim),
-            T=table.width,
-            FOLD=fold,
-            BLOCK=block,
-            WINDOW=window is not None,
-            UPCAST=INTERPRETED,
-            num_warps=warps,
-            num_stages=stages,
-        )
-        return out, lse
+        q = q.contiguous()
+        k, v = (k.contiguous(), v.contiguous()) if past is None else (torch.cat((past[0], k)), torch.cat((past[1], v)))
+        tables, group = self._tables, heads // kv_heads
+        out = torch.empty_like(q, dtype=output.dtype if output else q.dtype)
+        partial = torch.empty_like(q)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        out_scale = output.scale if output and output.scale is not None else 1.0
+        in_base_2 = scale * math.log2(math.e)
+        shared = {
+            "H": heads,
+            "K": kv_heads,
+            "D": head_dim,
+            "D_BLOCK": triton.next_power_of_2(head_dim),
+            "WINDOW": window or 0,
+            "SCALED": bool(output and output.scale is not None),
+            "LARGEST": torch.finfo(out.dtype).max,
+            "UPCAST": INTERPRETED,
+        }
+        tiles = tables.content.shape[1]
+        if tiles:
+            shape = content_shape(group, head_dim)
+            _attend_content[tiles, heads // shape.fold](
+                q,
+                k,
+                v,
+                out,
+                partial,
+                lse,
+                tables.content,
+                tables.content_keys,
+                tables.final,
+                tables.depth,
+                tiles,
+                in_base_2,
+                out_scale,
+                T=CONTENT_TILE,
+                FOLD=shape.fold,
+                BLOCK=shape.keys,
+                IN_PLACE=tables.in_place,
+                num_warps=shape.warps,
+                num_stages=shape.stages,
+                **shared,
+            )
+        tiles = len(tables.path_rows)
+        if tiles:
+            shape = path_shape(group, head_dim)
+            _attend_paths[tiles, heads // shape.fold](
+                q,
+                k,
+                v,
+                out,
+                partial,
+                lse,
+                tables.path_rows,
+                tables.path_keys,
+                *tables.paths,
+                tables.depth,
+                in_base_2,
+                out_scale,
+                T=PATH_TILE,
+                FOLD=shape.fold,
+                num_warps=shape.warps,
+                num_stages=shape.stages,
+                **shared,
+            )
+        return out
 
 
-def tile_shape(width: int, group: int, head_dim: int) -> Sequence[int]:
+@attrs.frozen
+class TileShape:
     """How many query heads a program folds into its lanes, keys per block, warps, and stages of the key pipeline."""
-    wanted = 128 if head_dim <= 256 else 64
+
+    fold: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def content_shape(group: int, head_dim: int) -> TileShape:
+    """Of the tiles against contents; `group` query heads share a key head."""
+    fold = _fold(group, CONTENT_TILE, 128 if head_dim <= 256 else 64)
+    return TileShape(fold, 64 if head_dim <= 256 else 32, 8, 2)
+
+
+def path_shape(group: int, head_dim: int) -> TileShape:
+    """Of the tiles against own paths."""
+    return TileShape(_fold(group, PATH_TILE, 128 if head_dim <= 256 else 64), PATH_TILE, 4, 2)
+
+
+def _fold(group: int, lanes: int, wanted: int) -> int:
     fold = 1
-    while group % (2 * fold) == 0 and width * fold * 2 <= wanted:
+    while group % (2 * fold) == 0 and lanes * fold * 2 <= wanted:
         fold *= 2
-    if width == PATH_TILE:
-        return fold, PATH_TILE, 4, 2
-    return fold, 64 if head_dim <= 256 else 32, 8, 2
+    return fold
