@@ -11,8 +11,8 @@ from spinf_core.compiler.options import OptionPlan
 from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.request import JobRun, Ticket
+from spinf_core.engine.reading import Values
 from spinf_core.engine.scheduler import Work
-from spinf_core.engine.scorer import Values
 
 
 class FloorDesk(Work):

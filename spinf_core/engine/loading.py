@@ -25,6 +25,7 @@ Progress = Callable[[str], None]
 
 # Rows of a pass and of the largest job where neither the settings nor the manifest say: what one pass takes about a second for.
 DEFAULT_ROWS = {"cpu": (2048, 6144), "cuda": (16_384, 32_768)}
+STEPS = {"cpu": 8, "cuda": 32}  # sizes to the octave
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -98,7 +99,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     default_budget, default_rows = DEFAULT_ROWS[device.type]
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
-    sizes = Sizes.up_to(budget, max_rows)
+    sizes = Sizes.up_to(budget, max_rows, STEPS[device.type])
     values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed, settings.engine.stack_options)
     tested = kept_self_test(
         cache_root() / "self-test",

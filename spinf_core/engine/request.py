@@ -12,8 +12,9 @@ from spinf_core.compiler.compile import CompiledRequest
 from spinf_core.compiler.jobs import Job, Part, split
 from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import QuestionScore
+from spinf_core.engine.reading import Values
 from spinf_core.engine.scheduler import Work
-from spinf_core.engine.scorer import Values, question_scores
+from spinf_core.engine.scorer import question_scores
 from spinf_core.packs.request import PackRun
 from spinf_core.protocol import ParsedRequest, ScoreResponse
 
@@ -64,6 +65,7 @@ class Ticket(Work):
         self.busy_seconds = 0.0
         self.accepted = time.perf_counter()
         self.compiled_at = self.started = self.accepted
+        self._begun = False
         self._runs: list[JobRun] = []
         self._by_job: dict[int, JobRun] = {}
 
@@ -84,6 +86,12 @@ class Ticket(Work):
         self._runs = [JobRun(job) for job in jobs]
         self._by_job = {id(run.job): run for run in self._runs}
         self._parts = _parts(jobs, budget, max_rows)
+
+    def begin_pass(self, now: float) -> None:
+        """See `Work.begin_pass`."""
+        if not self._begun:
+            self._begun = True
+            self.started = now
 
     def fill(self, part: Part, values: Values) -> None:
         """Take the values of a part that ran."""

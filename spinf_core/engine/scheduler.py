@@ -27,6 +27,9 @@ class Work:
             self._next = next(self._parts, None)
         return self._next
 
+    def begin_pass(self, now: float) -> None:
+        """Note that a pass with one of the parts begins."""
+
     def take(self) -> Part:
         """The next part, which is no longer waiting."""
         part = self.peek()

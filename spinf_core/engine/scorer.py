@@ -7,16 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from spinf_core.compiler.jobs import Job, Part
 from spinf_core.engine.floors import QuestionScore
 from spinf_core.engine.packing import lay_out
-from spinf_core.engine.reading import read_batch
+from spinf_core.engine.reading import Reading, Values, read_batch
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
-
-Values = NDArray[np.float64]
 
 
 class OutOfMemory(Exception):
@@ -36,8 +33,8 @@ class Scorer:
         self.sizes = sizes
 
     @torch.inference_mode()
-    def run(self, parts: Sequence[Part]) -> list[Values]:
-        """The log-probability of every pair of every part, all in one pass."""
+    def launch(self, parts: Sequence[Part]) -> Reading:
+        """Begin a pass of all parts: the log-probability of every pair of each is on its way."""
         batch = lay_out(parts, self.sizes, self.model.axes)
         hidden, _ = self.model.forward(batch.pass_)
         return read_batch(self.model, hidden, batch)
@@ -61,7 +58,7 @@ class Scorer:
 
     def _try(self, parts: Sequence[Part]) -> list[Values | OutOfMemory]:
         try:
-            return [*self.run(parts)]
+            return [*self.launch(parts).values()]
         except (torch.OutOfMemoryError, MemoryError):
             return [OutOfMemory()] * len(parts)
 

@@ -1,31 +1,29 @@
 """The scoring service: many requests at once on one device.
 
-Requests are parsed and compiled on worker threads. One thread owns the device: whatever waits when it becomes free fills the
-next pass, whosever it is, and arrivals during a pass form the one after. The library, the server and every front end use it.
+Requests are parsed and compiled on worker threads, and the `DeviceLoop` forms passes of whatever waits. The library, the server
+and every front end use it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Condition, Thread
+from threading import Condition
 from typing import Any, Literal
 
 import attrs
-import torch
 
 from spinf_core.compiler.compile import Compiler
-from spinf_core.compiler.jobs import Part
+from spinf_core.engine.device import DeviceLoop, FinishedPass
 from spinf_core.engine.floordesk import FloorDesk
 from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.loading import Loaded
 from spinf_core.engine.request import Ticket
 from spinf_core.engine.results import response
-from spinf_core.engine.scheduler import Scheduler, Work
-from spinf_core.engine.scorer import OutOfMemory, Scorer, Values
+from spinf_core.engine.scheduler import Scheduler
+from spinf_core.engine.scorer import OutOfMemory, Scorer
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import NO_PACKS, Catalog
 from spinf_core.packs.request import with_packs
@@ -34,7 +32,6 @@ from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResp
 _log = logging.getLogger(__name__)
 
 Body = bytes | Mapping[str, Any] | ScoreRequest
-Outcome = Values | OutOfMemory | Exception
 MissingScoring = Literal["invalid_field", "scoring_required"]
 
 
@@ -98,8 +95,15 @@ class ScoringService:
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="spinf-prepare")
         # Of their own, so that a response that is due does not queue behind requests that are still to be compiled.
         self._responders = ThreadPoolExecutor(threads, thread_name_prefix="spinf-respond")
-        self._device = Thread(target=self._run, name="spinf-device", daemon=True)
-        self._device.start()
+        self._device = DeviceLoop(
+            self._scorer,
+            self._scheduler,
+            self._changed,
+            ahead=2 if loaded.model.device.type == "cuda" else 1,
+            over=lambda: self._closing and not self._open,
+            finished=self._finished,
+            died=self._died,
+        )
 
     def _keep_packs(self) -> None:
         for pack in self.packs.packs():
@@ -278,43 +282,18 @@ class ScoringService:
         waiting = sum(sum(entry.job.rows for entry in t.compiled.inputs) for t in self._open if t.compiled is not None)
         return int(min(60, max(1, waiting / 2 / rate)))
 
-    # The device's thread
+    # The device's threads
 
-    def _run(self) -> None:
-        try:
-            while (chosen := self._next_pass()) is not None:
-                self._run_pass(chosen)
-        except BaseException as error:
-            _log.critical("the engine's thread died; no request can be scored any more", exc_info=error)
-            self._degrade(f"the engine's thread died: {type(error).__name__}")
-
-    def _next_pass(self) -> list[tuple[Work, Part]] | None:
-        """What runs next; waits for it. None once the service is closed and everything accepted is done."""
-        with self._changed:
-            while True:
-                chosen = self._scheduler.next_pass()
-                if chosen:
-                    return chosen
-                if self._closing and not self._open:
-                    return None
-                self._changed.wait()
-
-    def _run_pass(self, chosen: list[tuple[Work, Part]]) -> None:
-        began = time.perf_counter()
-        for work, _ in chosen:
-            if isinstance(work, Ticket) and not work.rows:
-                work.started = began
-        outcomes = self._outcomes_of([part for _, part in chosen])
-        seconds = time.perf_counter() - began
-        rows = sum(part.rows for _, part in chosen)
+    def _finished(self, pass_: FinishedPass) -> None:
+        """Hand the values of a pass to the requests whose they are."""
         done: set[Ticket] = set()
         failed: dict[Ticket, Exception] = {}
         with self._changed:
             self._passes += 1
-            self._rows += rows
-            self._padding += self.loaded.sizes.fit(rows) - rows
-            self._busy += seconds
-            for (work, part), outcome in zip(chosen, outcomes, strict=True):
+            self._rows += pass_.rows
+            self._padding += self.loaded.sizes.fit(pass_.rows) - pass_.rows
+            self._busy += pass_.seconds
+            for (work, part), outcome in zip(pass_.chosen, pass_.outcomes, strict=True):
                 if isinstance(outcome, OutOfMemory):
                     outcome = Rejected(
                         "request_too_large", "the request did not fit the device's memory; send fewer or shorter inputs"
@@ -328,7 +307,7 @@ class ScoringService:
                         self._scheduler.add(work)
                 elif isinstance(work, Ticket):
                     work.rows += part.rows
-                    work.busy_seconds += seconds * part.rows / rows
+                    work.busy_seconds += pass_.seconds * part.rows / pass_.rows
                     if isinstance(outcome, Exception):
                         failed[work] = outcome
                     else:
@@ -340,18 +319,8 @@ class ScoringService:
         for ticket in complete:
             self._responders.submit(self._respond, ticket)
 
-    def _outcomes_of(self, parts: list[Part]) -> list[Outcome]:
-        """The values of each part, or why there are none; a fault of one part is not laid at the others' door."""
-        try:
-            return [*self._scorer.run(parts)]
-        except (torch.OutOfMemoryError, MemoryError):
-            _log.warning("a pass of %d rows ran out of memory; running it in two halves", sum(part.rows for part in parts))
-            return [*self._scorer.run_halved(parts)]
-        except Exception as error:
-            if len(parts) == 1:
-                return [error]
-            _log.exception("a pass of %d parts failed; running each part alone", len(parts))
-            return [outcome for part in parts for outcome in self._outcomes_of([part])]
+    def _died(self, error: BaseException) -> None:
+        self._degrade(f"the engine's thread died: {type(error).__name__}")
 
     def _degrade(self, why: str) -> None:
         with self._changed:

@@ -14,19 +14,22 @@ class Sizes:
     """Row counts, ascending multiples of `MULTIPLE`.
 
     Attributes:
-        listed: eight to the octave up to what most passes are filled to, two beyond.
+        listed: `steps` to the octave up to what most passes are filled to, a quarter as many beyond.
     """
 
     listed: tuple[int, ...]
 
     @classmethod
-    def up_to(cls, dense: int, largest: int = 0) -> Sizes:
-        """The list that is dense up to `dense` rows and ends with the first size that holds `largest`."""
+    def up_to(cls, dense: int, largest: int = 0, steps: int = 8) -> Sizes:
+        """The list that is dense up to `dense` rows and ends with the first size that holds `largest`.
+
+        Fewer steps are fewer sizes to try in the self-test; more waste less on padding.
+        """
         largest = max(dense, largest)
         listed = [MULTIPLE, 2 * MULTIPLE, 3 * MULTIPLE]
         octave = 4 * MULTIPLE
         while listed[-1] < largest:
-            step = max(MULTIPLE, octave // 8) if octave < dense else octave // 2
+            step = max(MULTIPLE, octave // (steps if octave < dense else steps // 4))
             listed += range(octave, 2 * octave, step)
             octave *= 2
         return cls(tuple(listed[: bisect_left(listed, largest) + 1]))

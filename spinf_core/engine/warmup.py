@@ -17,15 +17,15 @@ def warm_up(loaded: Loaded, how: Literal["full", "short", "none"], progress: Cal
 
     Args:
         loaded: the model.
-        how: `short` runs a small pass and one of the token budget; `full` one of every listed size up to the budget on a device
-            that compiles its kernels, and the same as `short` on a CPU, which compiles nothing; `none` nothing.
+        how: `short` runs a small pass and one of the token budget; `full` one of every power of two between on a device that
+            loads its kernels when they are first used, and the same as `short` on a CPU; `none` nothing.
         progress: called with a line for each stage.
     """
     if how == "none":
         return
     sizes = [size for size in loaded.sizes.listed if size <= loaded.budget]
-    if how == "short" or loaded.model.device.type == "cpu":
-        sizes = [sizes[0], sizes[-1]]
+    between = [] if how == "short" or loaded.model.device.type == "cpu" else sizes[1:-1]
+    sizes = [sizes[0], *(size for size in between if size.bit_count() == 1), sizes[-1]]
     generator = np.random.default_rng(0)
     for size in sizes:
         progress(f"warming up: a pass of {size} rows")

@@ -55,7 +55,7 @@ def test_a_server_whose_engine_died_is_never_ready_again(serve: Serve, monkeypat
     def die(*_: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(server.state.service, "_run_pass", die)
+    monkeypatch.setattr(server.state.service._scorer, "launch", die)
     lost = client.post("/v1/score", json=request_body())
     assert (lost.status_code, lost.json()["error"]["code"]) == (503, "model_unavailable")
     assert statuses(client) == [200, 503, 503]

@@ -210,7 +210,7 @@ def test_a_dead_engine_thread_fails_what_waits_and_takes_nothing_new(monkeypatch
     def die(*_: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(service, "_run_pass", die)
+    monkeypatch.setattr(service._scorer, "launch", die)
     ticket = service.submit(request_body())
     with pytest.raises(Rejected) as lost:
         ticket.future.result(10)
