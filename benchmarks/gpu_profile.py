@@ -59,7 +59,7 @@ def random_parts(contents: int, tokens: int, branches: int, stem: int, own: int,
     parts = []
     for _ in range(contents):
         shared = generator.integers(0, vocab, stem).tolist()
-        paths = [tuple([*shared, *generator.integers(0, vocab, own).tolist()]) for _ in range(branches)]
+        paths = [(*shared, *generator.integers(0, vocab, own).tolist()) for _ in range(branches)]
         job = Probe(tuple(generator.integers(0, vocab, tokens).tolist()), tuple(paths)).job()
         parts.append(next(split(job, job.rows)))
     return parts

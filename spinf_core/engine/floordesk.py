@@ -10,8 +10,8 @@ from spinf_core.compiler.jobs import Part, build_job, split
 from spinf_core.compiler.options import OptionPlan
 from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import FloorCache
-from spinf_core.engine.request import JobRun, Ticket
 from spinf_core.engine.reading import Values
+from spinf_core.engine.request import JobRun, Ticket
 from spinf_core.engine.scheduler import Work
 
 
