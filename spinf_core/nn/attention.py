@@ -48,4 +48,4 @@ def tree_attention(layout: TreeLayout) -> TreeAttention:
         return FlashTreeAttention(layout)
     from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
 
-    return TritonTreeAttention(layout)
+    return TritonTreeAttention.of(layout)

@@ -41,7 +41,7 @@ def test_equals_the_cpu_in_float32(heads: int, kv_heads: int, width: int, window
     layout = make_layout(heads, (1, 63, 64, 65, 0, 100))
     q, k, v = inputs(layout.rows, heads, kv_heads, width, torch.float32)
     expected = FlashTreeAttention(layout)(q, k, v, scale=0.3, window=window)
-    found = TritonTreeAttention(layout)(q, k, v, scale=0.3, window=window)
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.3, window=window)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_equals_the_cpu_in_bfloat16() -> None:
     layout = make_layout(1, (70, 3))
     q, k, v = inputs(layout.rows, 4, 2, 64, torch.bfloat16)
     expected = FlashTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125)
-    found = TritonTreeAttention(layout)(q, k, v, scale=0.125)
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.125)
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
 
 
@@ -62,7 +62,7 @@ def test_continues_a_past() -> None:
     kept, index = keep_paths(pass_, whole.content_index, whole.previous, None, [int(last)])
     assert isinstance(kept, KeptPaths)
     q, k, v = inputs(whole.rows, 4, 2, 64, torch.float32)
-    expected = TritonTreeAttention(whole)(q, k, v, scale=0.125)
+    expected = TritonTreeAttention.of(whole)(q, k, v, scale=0.125)
     after = attrs.evolve(
         pass_,
         job=np.where((np.arange(pass_.rows) >= cut_row) & (pass_.job == 0), 0, -1).astype(np.int32),
@@ -71,7 +71,7 @@ def test_continues_a_past() -> None:
         base=np.array([0], np.int32),
     )
     layout = TreeLayout.build(after, kept, torch.device("cpu"))
-    found = TritonTreeAttention(layout)(q, k, v, scale=0.125, past=(k[index], v[index]))
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.125, past=(k[index], v[index]))
     assert torch.equal(found[cut_row:stop], expected[cut_row:stop])
 
 
@@ -79,7 +79,7 @@ def test_continues_a_past() -> None:
 def test_writes_the_format_that_the_linear_behind_wants(dtype: torch.dtype) -> None:
     layout = make_layout(4, (70, 0, 5))
     q, k, v = inputs(layout.rows, 4, 2, 32, dtype)
-    attention = TritonTreeAttention(layout)
+    attention = TritonTreeAttention.of(layout)
     plain = attention(q, k, v, scale=0.2)
     wanted = InputFormat(torch.float16, 2.0**-17)  # small enough for some to be clamped; the interpreter misrounds fp8
     found = attention(q, k, v, scale=0.2, output=wanted)
@@ -90,7 +90,7 @@ def test_writes_the_format_that_the_linear_behind_wants(dtype: torch.dtype) -> N
 def test_padding_gets_zeros() -> None:
     layout = make_layout(5, (3,))
     q, k, v = inputs(layout.rows, 4, 2, 32, torch.float32)
-    found = TritonTreeAttention(layout)(q, k, v, scale=0.2)
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.2)
     padding = torch.from_numpy(layout.pass_.job < 0)
     assert padding.any()
     assert not found[padding].any()

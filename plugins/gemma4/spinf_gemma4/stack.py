@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention, tree_attention
+from spinf_core.nn.graphs import PassGraphs
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
 from spinf_core.nn.layout import TreeLayout
@@ -163,6 +164,7 @@ class Gemma4(Model):
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
         self.lm_head = LMHead(head, c.softcap, context.head_precision)
+        self.graphs = PassGraphs(record=not c.experts)  # which rows an expert gets, the host must know
         _skip_unused(weights, c, prefix)
         weights.finish()
 
@@ -171,15 +173,29 @@ class Gemma4(Model):
         assert past is None or isinstance(past, PathState)
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
-        attention = tree_attention(layout)
-        ids, positions, reads = (layout.on_device[name] for name in ("ids", "positions", "reads"))
-        tables = {kind: head_tables(rotary, positions[0], self.dtype) for kind, rotary in self.rotary.items()}
-        x = F.embedding(ids, self.embedding) * self.embedding_scale
-        per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
+        reads = layout.on_device["reads"]
+        if past is None and keep is None:
+            return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
         new_paths = index = None
         if keep is not None:
             new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
             index = torch.as_tensor(kept, device=self.device)
+        there = layout.on_device
+        normed, states = self._layers(there["ids"], there["positions"], tree_attention(layout), past, index)
+        return normed.index_select(0, reads), PathState(new_paths, states) if new_paths is not None else None
+
+    def _layers(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attention: TreeAttention,
+        past: PathState | None = None,
+        index: Tensor | None = None,
+    ) -> tuple[Tensor, list[LayerState]]:
+        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        tables = {kind: head_tables(rotary, positions[0], self.dtype) for kind, rotary in self.rotary.items()}
+        x = F.embedding(ids, self.embedding) * self.embedding_scale
+        per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
         normed = self.blocks[0].before_attention(x)
         used: list[KeysValues] = []
         states: list[LayerState] = []
@@ -194,8 +210,7 @@ class Gemma4(Model):
             if index is not None:
                 kept_here = store(keys_values, before, index) if layer.source is None else ()
                 states.append(LayerState(stored=kept_here))
-        hidden = normed.index_select(0, reads)
-        return hidden, PathState(new_paths, states) if new_paths is not None else None
+        return normed, states
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """See `Model.read`."""

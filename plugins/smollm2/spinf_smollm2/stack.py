@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention, tree_attention
+from spinf_core.nn.graphs import PassGraphs
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
 from spinf_core.nn.layout import TreeLayout
@@ -138,6 +139,7 @@ class Llama(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
+        self.graphs = PassGraphs()
         self.lm_head = LMHead(head, precision=context.head_precision)
         weights.finish()
 
@@ -146,23 +148,37 @@ class Llama(Model):
         assert past is None or isinstance(past, PathState)
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
-        attention = tree_attention(layout)
-        tables = head_tables(self.rotary, layout.on_device["positions"][0], self.dtype)
-        x = F.embedding(layout.on_device["ids"], self.embedding)
-        normed = self.blocks[0].attention_norm(x)
+        reads = layout.on_device["reads"]
+        if past is None and keep is None:
+            return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
         new_paths = index = None
         if keep is not None:
             new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
             index = torch.as_tensor(kept, device=self.device)
-        layers = []
+        there = layout.on_device
+        normed, states = self._layers(there["ids"], there["positions"], tree_attention(layout), past, index)
+        return normed.index_select(0, reads), PathState(new_paths, states) if new_paths is not None else None
+
+    def _layers(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        attention: TreeAttention,
+        past: PathState | None = None,
+        index: Tensor | None = None,
+    ) -> tuple[Tensor, list[LayerState]]:
+        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        tables = head_tables(self.rotary, positions[0], self.dtype)
+        x = F.embedding(ids, self.embedding)
+        normed = self.blocks[0].attention_norm(x)
+        states = []
         for number, block in enumerate(self.blocks):
             before = past.layers[number] if past else None
             then = self.blocks[number + 1].attention_norm if number + 1 < len(self.blocks) else self.norm
             x, normed, state = block(x, normed, attention, tables, before, then)
             if index is not None:
-                layers.append(LayerState(stored=store(state, before.stored if before else None, index)))
-        hidden = normed.index_select(0, layout.on_device["reads"])
-        return hidden, PathState(new_paths, layers) if new_paths is not None else None
+                states.append(LayerState(stored=store(state, before.stored if before else None, index)))
+        return normed, states
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """See `Model.read`."""

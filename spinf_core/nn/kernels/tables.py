@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spinf_core.nn.layout import PATH_TILE, TreeLayout
+from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
 from spinf_core.nn.transfer import to_device
 from spinf_core.stack import CONTENT_TILE, IntArray
 
 Columns = NDArray[np.int32]
+LEAST_ROOM = 16  # tiles
 
 
 @attrs.frozen(eq=False)
@@ -40,11 +41,11 @@ class TileTables:
     depth: Tensor
 
 
-def tile_tables(layout: TreeLayout) -> TileTables:
-    """Lay out a pass's tiles."""
+def tile_arrays(layout: TreeLayout) -> dict[str, IntArray]:
+    """The tables of a pass by their names, on the host."""
     content, final, keys = _content(layout)
     path_rows, paths, path_keys = _paths(layout)
-    arrays = {
+    return {
         "content": content,
         "content_keys": keys,
         "final": final,
@@ -53,7 +54,30 @@ def tile_tables(layout: TreeLayout) -> TileTables:
         "path_keys": path_keys,
         "depth": layout.pass_.depth,
     }
-    return TileTables(**to_device(arrays, layout.device), in_place=layout.kept is None)
+
+
+def tile_tables(layout: TreeLayout) -> TileTables:
+    """The tables of a pass, on its device."""
+    return TileTables(**to_device(tile_arrays(layout), layout.device), in_place=layout.kept is None)
+
+
+def with_room(arrays: dict[str, IntArray]) -> dict[str, IntArray]:
+    """The same with room for as many tiles as passes of this kind may need, a power of two; tiles too many have no rows."""
+    padded = dict(arrays)
+    for name, axis, filler in (
+        ("content", 1, 0),
+        ("final", 0, 0),
+        ("path_rows", 0, UNUSED),
+        ("paths", 1, 0),
+        ("path_keys", 0, UNUSED),
+    ):
+        array = arrays[name]
+        count = array.shape[axis]
+        shape = list(array.shape)
+        shape[axis] = max(LEAST_ROOM, 1 << (count - 1).bit_length()) if count else LEAST_ROOM
+        padded[name] = np.full(shape, filler, np.int32)
+        padded[name][(slice(None),) * axis + (slice(count),)] = array
+    return padded
 
 
 def _content(layout: TreeLayout) -> tuple[Columns, IntArray, IntArray]:

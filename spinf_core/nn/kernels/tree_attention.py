@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spinf_core.nn.kernels.formats import stored
-from spinf_core.nn.kernels.tables import tile_tables
+from spinf_core.nn.kernels.tables import TileTables, tile_tables
 from spinf_core.nn.layout import PATH_TILE, TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.stack import CONTENT_TILE
@@ -115,7 +115,10 @@ def _attend_content(
     head = block * FOLD + lanes % FOLD
     kv_head = block * FOLD // (H // K)
     first_row = tl.load(content + tile)
-    used = lane < tl.load(content + tiles + tile)
+    rows = tl.load(content + tiles + tile)
+    if rows == 0:
+        return
+    used = lane < rows
     key = tl.load(content + 2 * tiles + tile)
     count = tl.load(content + 3 * tiles + tile)
     first_seen = tl.load(content + 4 * tiles + tile)
@@ -198,6 +201,9 @@ def _attend_paths(
     lane = lanes // FOLD
     head = block * FOLD + lanes % FOLD
     kv_head = block * FOLD // (H // K)
+    count = tl.load(key_count + tile)
+    if count == 0:
+        return
     row = tl.load(rows + tile * T + lane)
     used = row >= 0
     row = tl.maximum(row, 0).to(tl.int64)
@@ -207,7 +213,6 @@ def _attend_paths(
     q_tile = tl.load(q + q_at, mask=inside, other=0.0)
     q_depth = tl.load(depth + row, mask=used, other=0)
     start = tl.load(key_start + tile)
-    count = tl.load(key_count + tile)
     before = tl.load(cut + tile)
     seen = count - T + 1 + lane
 
@@ -238,8 +243,13 @@ def _attend_paths(
 class TritonTreeAttention:
     """The attention of one pass. See `attention.TreeAttention`."""
 
-    def __init__(self, layout: TreeLayout) -> None:
-        self._tables = tile_tables(layout)
+    def __init__(self, tables: TileTables) -> None:
+        self._tables = tables
+
+    @classmethod
+    def of(cls, layout: TreeLayout) -> TritonTreeAttention:
+        """The attention of a laid-out pass."""
+        return cls(tile_tables(layout))
 
     def __call__(
         self,

@@ -1,0 +1,95 @@
+"""CUDA graphs of a model's layers: a small pass takes the device less time than the host needs to launch its kernels one by one.
+
+A graph is recorded for a number of rows, and room for a number of tiles, the second time a pass of that kind comes; the first
+time its kernels have been compiled and their libraries set up. Replaying runs the same kernels on the same shapes, so no bit
+differs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import attrs
+import torch
+from torch import Tensor
+
+from spinf_core.nn.attention import TreeAttention, tree_attention
+from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.transfer import room, to_device
+
+MOST_ROWS = 4096  # of a recorded pass; in larger ones the host is ahead of the device anyway
+MOST_GRAPHS = 96
+
+Layers = Callable[[Tensor, Tensor, TreeAttention], Tensor]
+"""ids [N], positions [A, N] and the pass's attention to [N, hidden], by work on the device alone."""
+Kind = tuple[tuple[int, ...], ...]
+
+
+@attrs.frozen(eq=False)
+class _Recorded:
+    graph: torch.cuda.CUDAGraph
+    inputs: Tensor
+    output: Tensor
+
+
+class PassGraphs:
+    """Runs a model's layers, recorded where that is quicker.
+
+    Args:
+        record: whether the layers may be recorded: all they do is on the device, whatever the values are.
+    """
+
+    def __init__(self, *, record: bool = True) -> None:
+        self._record = record
+        self._recorded: OrderedDict[Kind, _Recorded | None] = OrderedDict()  # None: seen once
+        self._pool: tuple[int, int] | None = None
+
+    def run(self, layout: TreeLayout, layers: Layers) -> Tensor:
+        """The layers' output for a pass without a past; on a recorded pass it is overwritten by the next of its kind."""
+        if layout.device.type != "cuda":
+            return layers(layout.on_device["ids"], layout.on_device["positions"], tree_attention(layout))
+        from spinf_core.nn.kernels.tables import TileTables, tile_arrays, with_room
+        from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
+
+        arrays = tile_arrays(layout)
+        inputs = {"ids": layout.pass_.ids, "positions": layout.pass_.positions}
+
+        def run(moved: dict[str, Tensor]) -> Tensor:
+            ids, positions = moved.pop("ids"), moved.pop("positions")
+            return layers(ids, positions, TritonTreeAttention(TileTables(**moved, in_place=True)))
+
+        assert layout.kept is None
+        if not self._record or layout.rows > MOST_ROWS:
+            return run(to_device(inputs | arrays, layout.device))
+        packed = inputs | with_room(arrays)
+        kind = tuple(array.shape for array in packed.values())
+        if kind not in self._recorded:
+            self._recorded[kind] = None
+            while len(self._recorded) > MOST_GRAPHS:
+                self._recorded.popitem(last=False)
+            return run(to_device(packed, layout.device))
+        self._recorded.move_to_end(kind)
+        recorded = self._recorded[kind]
+        if recorded is None:
+            buffer = torch.empty(room(packed), dtype=torch.int32, device=layout.device)
+            recorded = self._recorded[kind] = self._capture(run, to_device(packed, layout.device, into=buffer), buffer)
+        else:
+            to_device(packed, layout.device, into=recorded.inputs)
+        recorded.graph.replay()
+        return recorded.output
+
+    def _capture(self, run: Callable[[dict[str, Tensor]], Tensor], inputs: dict[str, Tensor], buffer: Tensor) -> _Recorded:
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Other threads may wait for events of the device meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                output = run(inputs)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._pool = graph.pool()
+        return _Recorded(graph, buffer, output)
