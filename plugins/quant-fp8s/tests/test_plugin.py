@@ -11,6 +11,7 @@ import torch
 from spinf_quant_fp8s import plugin
 from spinf_quant_fp8s.scheme import Dynamic, Row, Static
 
+from spinf_core.checkpoints import Checkpoint
 from spinf_core.engine.engine import Engine
 from spinf_core.engine.schemes import choose_scheme
 from spinf_core.errors import SetupError
@@ -48,7 +49,7 @@ def test_none_runs_on_a_cpu_and_the_message_names_what_would(plugins: Plugins, t
     settings = load_settings({"engine.quant": name}, environ={}, plugins=plugins)
 
     with pytest.raises(SetupError, match=rf"scheme {name} of .* needs cuda and fp8, .*--quant fp32"):
-        choose_scheme(settings, None, plugins, CPU, {}, tmp_path)
+        choose_scheme(settings, None, plugins, CPU, {}, Checkpoint(tmp_path, "r", "here"))
 
 
 def test_an_engine_on_a_cpu_stops_with_that_message(plugins: Plugins, tmp_path: Path) -> None:
