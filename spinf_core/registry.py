@@ -39,6 +39,7 @@ FIRST_PARTY: dict[tuple[str, str], str] = {
     **{("family", name): distribution for distribution, names in _FAMILIES.items() for name in names},
     **{("model", name): distribution for distribution, names in _MODELS.items() for name in names},
     **dict.fromkeys([("scheme", "fp8s"), ("scheme", "fp8"), ("scheme", "fp8row")], "spinf-quant-fp8s"),
+    **dict.fromkeys([("command", "calibrate"), ("command", "quantize")], "spinf-quant-fp8s"),
     ("pack source", "github"): "spinf-packs-github",
 }
 """The distribution that brings what is often asked for, by kind and case-folded name (a family's or a `model_type`)."""

@@ -340,6 +340,7 @@ def test_what_is_missing_quotes_the_plugins_that_failed(distribution):
         ("model", "spinf/pplx-decider-v1-27b-int4", "is installed; it is of the family 'pplx', which no installed plugin runs"),
         ("model", "google/gemma-4-12B", "pip install spinf-gemma4"),
         ("command", "plugin", "the nearest is 'plugins'"),
+        ("command", "calibrate", "pip install spinf-quant-fp8s"),
         ("frontend", "grpc", "no front end 'grpc' is installed"),
     ],
 )

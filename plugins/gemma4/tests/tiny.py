@@ -69,7 +69,9 @@ def make(variant: str, **changes: Any) -> torch.nn.Module:
             elif "norm" in name or "scal" in name:
                 tensor.copy_(1 + 0.2 * noise)
             else:
-                tensor.copy_(noise * tensor.shape[-1] ** -0.5 * (0.1 if "embed_tokens.weight" in name else 0.2 if "embed" in name else 1))
+                tensor.copy_(
+                    noise * tensor.shape[-1] ** -0.5 * (0.1 if "embed_tokens.weight" in name else 0.2 if "embed" in name else 1)
+                )
     return model
 
 
