@@ -1,7 +1,7 @@
 """Spans of files read straight into a device's memory: by several threads, and to a GPU through pinned buffers.
 
-On the way to a GPU two buffers take turns: while one is copied the other is filled, so that a load takes as long as the slower of
-disk and bus, and the host never holds more than the buffers.
+On the way to a GPU two buffers take turns: while one is copied the other is filled, so that a load takes as long as the
+slower of disk and bus, and the host never holds more than the buffers.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SpanReader:
 
     def _fill(self, path: Path, start: int, memory: Tensor) -> None:
         """Read into host memory [n] uint8."""
-        view = memoryview(memory.numpy())
+        view = memory.numpy().data
         firsts = range(0, len(view), SLICE)
         if len(firsts) < 2:
             _read(path, start, view)
@@ -86,7 +86,7 @@ class _Buffer:
     def __init__(self, size: int, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
         self.memory = torch.empty(size, dtype=torch.uint8, pin_memory=on_gpu)
-        self._copied = torch.cuda.Event() if on_gpu else None
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
         self._device = device
 
     def wait(self) -> None:

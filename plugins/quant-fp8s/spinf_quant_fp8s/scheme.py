@@ -60,8 +60,8 @@ class Static:
             return take_static_fp8(weights, name, shape)
         if self._table is None:
             raise SetupError(
-                f"{name} has no scales: the checkpoint is not fp8-static; name a scale table, which `spinf calibrate` makes, in "
-                "SPINF_FP8S_SCALES, or choose --quant fp8row or bf16"
+                f"{name} has no scales: the checkpoint is not fp8-static; name a scale table in SPINF_FP8S_SCALES, which "
+                "`spinf calibrate` makes, or choose --quant fp8row or bf16"
             )
         self._table.check_revision(self._revision)
         weight, scale = quantize_weight(take_weight(weights, name, shape, torch.float32))

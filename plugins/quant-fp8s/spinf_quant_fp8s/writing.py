@@ -60,7 +60,8 @@ class ShardWriter:
         if tensor.dtype != DTYPES[dtype] or tuple(tensor.shape) != shape or name not in self._starts:
             raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}; announced once was {dtype} {list(shape)}")
         self._file.seek(self._first + self._starts.pop(name))
-        self._file.write(memoryview(tensor.cpu().contiguous().reshape(-1).view(DTYPES["U8"]).numpy()))
+        octets = tensor.cpu().contiguous().reshape(-1).view(DTYPES["U8"])
+        self._file.write(octets.numpy().data)
 
     def __enter__(self) -> Self:
         return self
