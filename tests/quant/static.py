@@ -32,7 +32,7 @@ LLAMA = {
     "initializer_range": 0.2,
 }
 
-CONTENTS = ("The status of the order is open. " * 4, "", "No.")
+CONTENTS = ("The status of the order is open. " * 4, "Yes", "No.")
 TEMPLATES = ("\nStatus:", "\nIs the question open?")
 
 

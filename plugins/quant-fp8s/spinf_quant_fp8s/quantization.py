@@ -38,7 +38,7 @@ def quantize(located: Located, table: ScaleTable, out: Path, base: str, progress
         How many weights were quantized.
 
     Raises:
-        SetupError: the table is another checkpoint's, the checkpoint is broken, or the folder is not empty or not to be written.
+        SetupError: the table is another checkpoint's, the checkpoint is broken, or the folder is full or cannot be made.
     """
     source = located.checkpoint.folder
     refuse_quantized(located)

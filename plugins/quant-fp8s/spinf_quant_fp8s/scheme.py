@@ -58,13 +58,14 @@ class Static:
     def _part(self, weights: Weights, name: str, shape: tuple[int, int]) -> StaticFp8:
         if weights.has(f"{name}.weight_scale"):
             return take_static_fp8(weights, name, shape)
+        plain = take_weight(weights, name, shape, torch.float32)
         if self._table is None:
             raise SetupError(
                 f"{name} has no scales: the checkpoint is not fp8-static; name a scale table in SPINF_FP8S_SCALES, which "
                 "`spinf calibrate` makes, or choose --quant fp8row or bf16"
             )
         self._table.check_revision(self._revision)
-        weight, scale = quantize_weight(take_weight(weights, name, shape, torch.float32))
+        weight, scale = quantize_weight(plain)
         return StaticFp8(weight, scale.item(), self._table.input_scale(name))
 
 
