@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from spinf_core.records import ModelStack
+from spinf_core.registry import Registered
 from spinf_quant_fp8s.table import ScaleTable
 
 _FIELDS = ("license", "license_name", "license_link")
@@ -68,13 +70,13 @@ def licence_fields(card: Path) -> dict[str, str]:
     return {name: fields[name] for name in _FIELDS if fields.get(name)}
 
 
-def model_card(name: str, base: str, licence: Mapping[str, str], table: ScaleTable, stack: str) -> str:
+def model_card(name: str, base: str, licence: Mapping[str, str], table: ScaleTable, stack: Registered[ModelStack]) -> str:
     """README.md of a checkpoint.
 
     Args:
         name: of its folder. base: id of the model that it was made of on the Hub; empty where it has none.
         licence: `licence_fields` of the source. table: whose scales it holds.
-        stack: the distribution that runs the family.
+        stack: that runs it.
     """
     made = table.provenance
     front = {**({"base_model": base} if base else {}), **licence}
@@ -85,6 +87,9 @@ def model_card(name: str, base: str, licence: Mapping[str, str], table: ScaleTab
         else "not recorded in the scale table"
     )
     source = f"[{base}](https://huggingface.co/{base})" if base else str(made.get("model", "a local checkpoint"))
+    where = "The weights run dequantized on a CPU, which is what the stack runs on."
+    if "cuda" in stack.record.devices:
+        where = "On an NVIDIA GPU with fp8 units the scheme `fp8s` is chosen by itself; elsewhere the weights run dequantized."
     licence_line = (
         f"That of the base model: {licence.get('license_name', licence['license'])}."
         if "license" in licence
@@ -116,11 +121,11 @@ def model_card(name: str, base: str, licence: Mapping[str, str], table: ScaleTab
             "## How to serve it",
             "",
             "```console",
-            f"$ pip install spinf-core {stack} spinf-quant-fp8s",
+            f"$ pip install spinf-core {stack.distribution} spinf-quant-fp8s",
             f"$ spinf serve ./{name}",
             "```",
             "",
-            "On an NVIDIA GPU with fp8 units the scheme `fp8s` is chosen by itself; elsewhere the weights run dequantized.",
+            where,
             "",
             "## Licence",
             "",

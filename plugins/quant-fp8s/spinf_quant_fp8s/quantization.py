@@ -54,8 +54,7 @@ def quantize(located: Located, table: ScaleTable, out: Path, base: str, progress
                 if path.name not in (INDEX, "config.json") and not path.name.startswith("."):
                     shutil.copyfile(path, folder / path.name)
             (folder / "recipe.yaml").write_text(recipe(located.id, table, len(table.scales)), encoding="utf-8")
-            stack = located.stack.distribution
-            card = model_card(out.resolve().name, base, licence_fields(source / "README.md"), table, stack)
+            card = model_card(out.resolve().name, base, licence_fields(source / "README.md"), table, located.stack)
             (folder / "README.md").write_text(card, encoding="utf-8")
             # Last, so that no folder without all of the above is a checkpoint.
             config = {**located.config, "quantization_config": quantization_config(_ignored(tensors, table))}
