@@ -19,6 +19,7 @@ from spinf_quant_fp8s.table import ScaleTable
 
 from spinf_core.cli.main import main
 from spinf_core.errors import SetupError
+from spinf_core.settings import load_settings
 from spinf_core.testing.toy import toy_backend
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -136,6 +137,14 @@ def test_a_request_that_the_model_cannot_take_is_named_by_its_line(tmp_path: Pat
 
     with pytest.raises(SetupError, match=r"corpus\.jsonl, line 6: scoring\.queries\.0\.options\.0: "):
         run(folder, Corpus.read(path), tmp_path / "scales.json")
+
+
+def test_the_limits_of_a_line_are_those_of_the_model_s_server(tmp_path: Path, corpus: Corpus) -> None:
+    folder = static.save(static.model_of("llama"), tmp_path / "plain")
+    lowered = load_settings({"engine.device": "cpu", "limits.max_content_tokens": 3}, environ={})
+
+    with pytest.raises(SetupError, match=r"corpus\.jsonl, line 1: "):
+        calibrate(str(folder), corpus, tmp_path / "scales.json", 2.0, lowered, static.plugins(), lambda line: None)
 
 
 def test_a_quantized_scheme_is_refused(tmp_path: Path, corpus: Corpus) -> None:

@@ -58,7 +58,9 @@ def calibrate(
     """
     catalog_wanted = corpus.names_packs and settings.features.official_packs
     catalog = load_catalog(settings, plugins, served_names(plugins, name), progress, official=catalog_wanted)
-    requests = corpus.parse(settings.limits, catalog)
+    manifest = plugins.manifests.find(name)
+    limits = (settings.with_manifest(manifest) if manifest else settings).limits
+    requests = corpus.parse(limits, catalog)
     scheme = _scheme_name(settings)
     located = locate(name, settings, plugins, progress)
     refuse_quantized(located)
@@ -68,7 +70,7 @@ def calibrate(
         torch.set_num_threads(settings.engine.threads)
     recorder = Recorder(Unquantized(scheme or ("fp32" if device.type == "cpu" else "bf16")))
     model = build_model(located, device, recorder, progress)
-    amount = run(model, recorder, requests, corpus.path, settings, progress)
+    amount = run(model, recorder, requests, corpus.path, located.settings, progress)
     table = ScaleTable(
         revision=located.checkpoint.revision,
         provenance=provenance(located, corpus, amount, headroom, recorder.name),

@@ -22,7 +22,12 @@ HEADROOM = 2.0
 
 
 def static_scale(largest: float, headroom: float = HEADROOM) -> float:
-    """2^ceil(log2(headroom · largest / 448)): the power of two that leaves room above the largest value seen."""
+    """2^ceil(log2(headroom · largest / 448)): the power of two that leaves room above the largest value seen.
+
+    Zeros alone say nothing of what may come: then it is 1.
+    """
+    if largest == 0:
+        return 1.0
     return 2.0 ** math.ceil(math.log2(max(headroom * largest, 2.0**-100) / LARGEST))
 
 

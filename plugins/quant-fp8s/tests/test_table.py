@@ -91,6 +91,8 @@ def test_headroom_is_a_factor_above_the_largest_value(headroom: float, scale: fl
     assert static_scale(448.0, headroom) == scale
 
 
-@pytest.mark.parametrize(("largest", "scale"), [(224.0, 1.0), (225.0, 2.0), (448.0, 2.0), (7.0, 2**-5), (0.0, 2**-108)])
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(224.0, 1.0), (225.0, 2.0), (448.0, 2.0), (7.0, 2**-5), (1e-40, 2**-108), (0.0, 1.0)]
+)
 def test_a_static_scale_is_the_power_of_two_that_leaves_twice_the_room(largest: float, scale: float) -> None:
     assert static_scale(largest) == scale
