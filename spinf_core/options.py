@@ -33,7 +33,7 @@ class EngineSettings:
     """What runs and how. See each field's help; None stands for the engine's own choice."""
 
     model: str | None = _setting(None, "id or alias of a served model, a checkpoint folder, or a Hub id", flag=False)
-    device: str = _setting("auto", "where to run: auto, cpu, cuda, cuda:1, …")
+    device: str = _setting("auto", "where to run: auto, cpu, cuda, cuda:1, … or the UUID of a GPU, GPU-…")
     quant: str | None = _setting(None, "quantization scheme; without it, the model's own")
     model_dir: Path | None = _setting(None, "folder of the checkpoint, instead of the cache")  # noqa: RUF009
     token_budget: int | None = _setting(None, "rows that jobs share a pass up to; without it, what suits the device", least=64)

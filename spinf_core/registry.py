@@ -25,7 +25,6 @@ _FAMILIES = {
     "spinf-smollm2": ("llama",),
     "spinf-gemma4": ("gemma4", "gemma4_unified"),
     "spinf-qwen35": ("qwen3_5", "qwen3_5_text"),
-    "spinf-pplx": ("pplx",),
 }
 _MODELS = {
     "spinf-smollm2": ("smollm2-135m", "smollm2"),
@@ -34,16 +33,19 @@ _MODELS = {
         *("spinf/gemma-4-31b-fp8", "spinf-31b", "google/gemma-4-31b", "gemma-4-31b"),
     ),
     "spinf-qwen35": ("spinf/qwen3.8-27b-int4", "qwen3.8-27b-s"),
-    "spinf-pplx": ("spinf/pplx-decider-v1-27b-int4",),
 }
 
 FIRST_PARTY: dict[tuple[str, str], str] = {
     **{("family", name): distribution for distribution, names in _FAMILIES.items() for name in names},
     **{("model", name): distribution for distribution, names in _MODELS.items() for name in names},
     **dict.fromkeys([("scheme", "fp8s"), ("scheme", "fp8"), ("scheme", "fp8row")], "spinf-quant-fp8s"),
+    **dict.fromkeys([("command", "calibrate"), ("command", "quantize")], "spinf-quant-fp8s"),
     ("pack source", "github"): "spinf-packs-github",
 }
 """The distribution that brings what is often asked for, by kind and case-folded name (a family's or a `model_type`)."""
+
+FAMILY_OF = {"spinf/pplx-decider-v1-27b-int4": "pplx"}
+"""The family of models that are often asked for, and that no distribution brings."""
 
 
 @attrs.frozen
@@ -198,6 +200,8 @@ class Plugins:
         sentence = f"no {what} is installed"
         if distribution := FIRST_PARTY.get((kind, name.casefold())):
             sentence += f"; pip install {distribution}"
+        elif kind == "model" and (family := FAMILY_OF.get(name.casefold())):
+            sentence += f"; it is of the family {family!r}, which no installed plugin runs"
         elif near := nearest(name, known):
             sentence += f"; the nearest is {near!r}"
         elif known:

@@ -5,18 +5,33 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import logging
-from contextlib import ExitStack
+import time
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from spinf_core.checkpoints.integrity import FETCH_AGAIN, read_tensors, summarize
 from spinf_core.errors import SetupError
+from spinf_core.staging import SpanReader
 
 _log = logging.getLogger(__name__)
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+"""torch's dtypes by the names that safetensors gives them."""
 
 
 class Weights:
@@ -42,11 +57,12 @@ class Weights:
 
     def __init__(self, folder: Path, device: torch.device | str = "cpu", mend: str = FETCH_AGAIN) -> None:
         self._folder = folder
-        self._device = torch.device(device)
+        self._mend = mend
         self._tensors = read_tensors(folder, mend)
         self._left = set(self._tensors)
-        self._files: dict[str, Any] = {}
-        self._open_files = ExitStack()
+        self._reader = SpanReader(torch.device(device))
+        self._bytes = 0
+        self._began = time.perf_counter()
 
     def names(self) -> list[str]:
         """Every tensor's name, sorted."""
@@ -74,7 +90,7 @@ class Weights:
             dtype: converted to; None keeps the stored one.
 
         Raises:
-            SetupError: where it is missing or has another shape.
+            SetupError: where it is missing, has another shape or a dtype that is not known, or its file cannot be read.
         """
         self._need(name)
         info = self._tensors[name]
@@ -84,10 +100,15 @@ class Weights:
                 "config.json describes another model"
             )
         self._left.discard(name)
-        tensor: Tensor = self._open(info.file).get_tensor(name)
-        # A tensor on the CPU is a view of the mapped file, at the file's alignment: the copy is torch's own memory, so
-        # that arithmetic does not depend on where a tensor lies in a file, nor on the file staying as it is.
-        return tensor.to(dtype=dtype or tensor.dtype, copy=self._device.type == "cpu")
+        stored = DTYPES.get(info.dtype)
+        if stored is None:
+            raise SetupError(f"checkpoint {self._folder}: tensor {name} has dtype {info.dtype}, which is not one that is read")
+        try:
+            read = self._reader.read(self._folder / info.file, info.start, info.size)
+        except (OSError, EOFError) as error:
+            raise SetupError(f"checkpoint {self._folder}: {info.file} cannot be read ({error}); {self._mend}") from error
+        self._bytes += info.size
+        return read.view(stored).view(info.shape).to(dtype or stored)
 
     def skip(self, pattern: str, why: str) -> None:
         """Leave out the tensors whose names match a shell pattern (`*.inv_freq`), for the reason given."""
@@ -97,12 +118,14 @@ class Weights:
         self._left -= matched
 
     def finish(self) -> None:
-        """Close the files.
+        """Say that everything was taken.
 
         Raises:
             SetupError: when tensors remain that were neither taken nor skipped.
         """
         self.close()
+        seconds = time.perf_counter() - self._began
+        _log.info("%s: read %.2f GB in %.1f s", self._folder, self._bytes / 1e9, seconds)
         if self._left:
             count = len(self._left)
             raise SetupError(
@@ -111,18 +134,11 @@ class Weights:
             )
 
     def close(self) -> None:
-        """Close the files; `finish` does too."""
-        self._files.clear()
-        self._open_files.close()
+        """Give back what reading took; `finish` does too."""
+        self._reader.close()
 
     def _need(self, name: str) -> None:
         if name not in self._tensors:
             near = difflib.get_close_matches(name, self._tensors, n=3, cutoff=0.6)
             hint = f"; the nearest names are {', '.join(near)}" if near else ""
             raise SetupError(f"checkpoint {self._folder} has no tensor {name}{hint}")
-
-    def _open(self, file: str) -> Any:
-        if file not in self._files:
-            handle = safe_open(self._folder / file, framework="pt", device=str(self._device))
-            self._files[file] = self._open_files.enter_context(handle)
-        return self._files[file]

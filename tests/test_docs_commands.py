@@ -52,12 +52,19 @@ def test_every_spinf_line_parses(page, variables, arguments, monkeypatch):
     assert len(parsed) == 1
 
 
-# Other requests stand for the reader's own, and a server does not end by itself.
-RUNNABLE = [
-    line
-    for line in commands("spinf")
-    if line[2][0] != "serve" and (line[2][0] != "score" or line[2][1].startswith("examples/"))
-]
+# Other requests and checkpoints stand for the reader's own, and a server does not end by itself.
+STEPS = "quantization.md"
+RUNS_ON = {"score": "examples/", "calibrate": "smollm2-135m", "quantize": "smollm2-135m"}
+
+
+def runs_here(arguments: list[str]) -> bool:
+    """Whether a command of `spinf` can be run by a test."""
+    command = arguments[0]
+    return command != "serve" and (command not in RUNS_ON or arguments[1].startswith(RUNS_ON[command]))
+
+
+ALL_RUNNABLE = [line for line in commands("spinf") if runs_here(line[2])]
+RUNNABLE = [line for line in ALL_RUNNABLE if line[0] != STEPS]
 
 
 @pytest.mark.weights
@@ -66,6 +73,13 @@ def test_every_spinf_line_that_runs_here_succeeds(page, variables, arguments, fo
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cli.main(arguments) == 0
+
+
+@pytest.mark.weights
+def test_calibrating_quantizing_and_scoring_succeed_one_after_another(folder):
+    steps = [arguments for page, _, arguments in ALL_RUNNABLE if page == STEPS]
+    assert [arguments[0] for arguments in steps] == ["calibrate", "quantize", "score"]
+    assert [cli.main(arguments) for arguments in steps] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("page", "variables", "arguments"), commands("make"))

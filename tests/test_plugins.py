@@ -337,9 +337,10 @@ def test_what_is_missing_quotes_the_plugins_that_failed(distribution):
         ("stack_of_family", "gemma4", "pip install spinf-gemma4"),
         ("scheme", "fp8row", "pip install spinf-quant-fp8s"),
         ("pack_source", "github", "pip install spinf-packs-github"),
-        ("model", "spinf/pplx-decider-v1-27b-int4", "pip install spinf-pplx"),
+        ("model", "spinf/pplx-decider-v1-27b-int4", "is installed; it is of the family 'pplx', which no installed plugin runs"),
         ("model", "google/gemma-4-12B", "pip install spinf-gemma4"),
         ("command", "plugin", "the nearest is 'plugins'"),
+        ("command", "calibrate", "pip install spinf-quant-fp8s"),
         ("frontend", "grpc", "no front end 'grpc' is installed"),
     ],
 )
@@ -347,6 +348,13 @@ def test_what_is_missing_says_what_would_bring_it(look_up, name, help):
     with pytest.raises(SetupError) as error:
         getattr(found(only=()), look_up)(name)
     assert help in str(error.value)
+
+
+def test_no_distribution_is_recommended_that_does_not_exist():
+    for kind, name in (("stack_of_family", "pplx"), ("stack_for", "pplx"), ("model", "spinf/pplx-decider-v1-27b-int4")):
+        with pytest.raises(SetupError) as error:
+            getattr(found(only=()), kind)(name)
+        assert "pip install" not in str(error.value)
 
 
 @pytest.mark.usefixtures("two_good")

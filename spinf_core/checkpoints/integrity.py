@@ -7,6 +7,7 @@ The format: 8 bytes of little-endian header length n, n bytes of JSON, then the 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,32 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FETCH_AGAIN = "fetch it again from where it came"
 
+ITEM_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64"), 8),
+}
+"""Bytes of one number, by the names that safetensors gives dtypes; others are not checked."""
+
 _MAX_HEADER = 100_000_000
 """The limit that the safetensors library itself sets; a larger number is garbage, not a header."""
 
 
 @attrs.frozen
 class TensorInfo:
-    """Where a tensor lies: its file's name, its dtype as safetensors spells it, and its shape."""
+    """Where a tensor lies.
+
+    Attributes:
+        file: its name. dtype: as safetensors spells it. shape: of the tensor.
+        start: its first byte, counted from the beginning of the file. size: in bytes.
+    """
 
     file: str
     dtype: str
     shape: tuple[int, ...]
+    start: int
+    size: int
 
 
 def check_folder(folder: Path, mend: str = FETCH_AGAIN) -> dict[str, Any]:
@@ -118,24 +134,31 @@ def _read_file(folder: Path, name: str, mend: str) -> dict[str, TensorInfo]:
         header = _parse_header(file.read(length))
     if header is None:
         raise SetupError(f"{label} has a safetensors header that cannot be read; {mend}")
-    expected = 8 + length + max((end for _, end in header.values()), default=0)
+    expected = 8 + length + max((info.start + info.size for info in header.values()), default=0)
     if size != expected:
         fault = f"{expected - size:,} bytes short" if size < expected else f"{size - expected:,} bytes too long"
         raise SetupError(f"{label} is {fault}; {mend}")
-    return {tensor: attrs.evolve(info, file=name) for tensor, (info, _) in header.items()}
+    for tensor, info in header.items():
+        if info.dtype in ITEM_BYTES and info.size != math.prod(info.shape) * ITEM_BYTES[info.dtype]:
+            shape = f"{info.dtype} of shape {list(info.shape)}"
+            raise SetupError(f"{label} holds {info.size:,} bytes for tensor {tensor}, {shape}; {mend}")
+    return {tensor: attrs.evolve(info, file=name, start=8 + length + info.start) for tensor, info in header.items()}
 
 
-def _parse_header(encoded: bytes) -> dict[str, tuple[TensorInfo, int]] | None:
-    """Tensor -> its description and where its data ends; None for what is no safetensors header."""
+def _parse_header(encoded: bytes) -> dict[str, TensorInfo] | None:
+    """Tensor -> its description, its start counted from the end of the header; None for what is no safetensors header."""
     try:
         header = json.loads(encoded)
-        return {
-            name: (TensorInfo("", str(entry["dtype"]), tuple(map(int, entry["shape"]))), int(entry["data_offsets"][1]))
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
+        return {name: _parse_entry(entry) for name, entry in header.items() if name != "__metadata__"}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
         return None
+
+
+def _parse_entry(entry: Mapping[str, Any]) -> TensorInfo:
+    start, end = map(int, entry["data_offsets"])
+    if not 0 <= start <= end:
+        raise ValueError
+    return TensorInfo("", str(entry["dtype"]), tuple(map(int, entry["shape"])), start, end - start)
 
 
 def _is_plain_name(name: object) -> bool:

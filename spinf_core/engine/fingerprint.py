@@ -41,7 +41,7 @@ def inputs(
     return {
         "revision": revision,
         "tokenizer": model.tokenizer.hash,
-        "scheme": f"{scheme.name} {scheme.numerics}",
+        "scheme": f"{scheme.name} {scheme.numerics} {getattr(scheme, 'source', '')}".rstrip(),
         "head": f"{model.head} {model.dtype}",
         "numerics": f"core {NUMERICS}, stack {type(model).__module__} {model.numerics}",
         "torch": torch.__version__,

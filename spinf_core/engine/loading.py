@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
 
 from spinf_core.checkpoints import Checkpoint, cache_root, resolve
+from spinf_core.checkpoints.progress import megabytes
 from spinf_core.engine import fingerprint
+from spinf_core.engine.devices import choose_device
 from spinf_core.engine.schemes import choose_scheme
 from spinf_core.engine.selftest import SelfTest, kept_self_test, self_test
 from spinf_core.engine.sizes import Sizes
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest
+from spinf_core.quant.interface import Scheme
 from spinf_core.records import ModelStack
 from spinf_core.registry import Plugins, Registered, load_factory
 from spinf_core.settings import Settings
@@ -57,14 +62,26 @@ class Loaded:
     composition: tuple[tuple[str, str, str], ...]
 
 
-def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Progress) -> Loaded:
-    """Load a model by id, alias, folder or Hub id.
+@attrs.frozen(kw_only=True, eq=False)
+class Located:
+    """A model that was found: its checkpoint is on this machine, and a stack that runs it is installed.
 
-    Args:
-        name: of the model. why: how it was chosen, for the start-up table.
-        settings: as layered so far; the manifest's values are added.
-        plugins: the composition.
-        progress: called with a line for each stage.
+    Attributes:
+        id: of the model. manifest: the model's, None for a folder or a Hub id.
+        settings: with the manifest's values in their place.
+        config: the parsed `config.json`.
+    """
+
+    id: str
+    manifest: Manifest | None
+    settings: Settings
+    stack: Registered[ModelStack]
+    checkpoint: Checkpoint
+    config: Mapping[str, Any]
+
+
+def locate(name: str, settings: Settings, plugins: Plugins, progress: Progress) -> Located:
+    """Find a model by id, alias, folder or Hub id, and bring its checkpoint.
 
     Raises:
         SetupError: naming what is missing or wrong, and what to do.
@@ -80,22 +97,61 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     config = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
     if stack is None:
         stack = plugins.stack_for(str(config.get("model_type")))
-    device = choose_device(settings.engine.device, stack)
-    if settings.engine.threads is not None:
-        torch.set_num_threads(settings.engine.threads)
-    registered, scheme = choose_scheme(settings, manifest, plugins, device, config, checkpoint.folder)
-
-    progress(f"loading {manifest.id if manifest else name} on {device}, {scheme.name}")
-    context = LoadContext(
-        folder=checkpoint.folder,
+    return Located(
+        id=manifest.id if manifest else name,
+        manifest=manifest,
+        settings=settings,
+        stack=stack,
+        checkpoint=checkpoint,
         config=config,
+    )
+
+
+def build_model(located: Located, device: torch.device, scheme: Scheme, progress: Progress) -> Model:
+    """Load the weights and build the model.
+
+    Raises:
+        SetupError: a tensor is missing, too many or of another shape, or the config asks for what the stack does not run.
+    """
+    progress(f"loading {located.id} on {device}, {scheme.name}")
+    settings = located.settings
+    began = time.perf_counter()
+    context = LoadContext(
+        folder=located.checkpoint.folder,
+        config=located.config,
         device=device,
         scheme=scheme,
         head_precision=settings.engine.lm_head,
         options=settings.engine.stack_options,
-        settings=settings.of_record(stack.record),
+        settings=settings.of_record(located.stack.record),
     )
-    model: Model = load_factory(stack)(context)
+    model: Model = load_factory(located.stack)(context)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # copies to the GPU run beside the host
+    size = sum(path.stat().st_size for path in located.checkpoint.folder.glob("*.safetensors"))
+    progress(f"loaded {megabytes(size)} in {time.perf_counter() - began:.1f} s")
+    return model
+
+
+def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Progress) -> Loaded:
+    """Load a model by id, alias, folder or Hub id.
+
+    Args:
+        name: of the model. why: how it was chosen, for the start-up table.
+        settings: as layered so far; the manifest's values are added.
+        plugins: the composition.
+        progress: called with a line for each stage.
+
+    Raises:
+        SetupError: naming what is missing or wrong, and what to do.
+    """
+    located = locate(name, settings, plugins, progress)
+    settings, manifest, stack, checkpoint = located.settings, located.manifest, located.stack, located.checkpoint
+    device = choose_device(settings.engine.device, stack)
+    if settings.engine.threads is not None:
+        torch.set_num_threads(settings.engine.threads)
+    registered, scheme = choose_scheme(settings, manifest, plugins, device, located.config, checkpoint)
+    model = build_model(located, device, scheme, progress)
     default_budget, default_rows = DEFAULT_ROWS[device.type]
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
@@ -112,9 +168,8 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
             f"warning: scores vary with the packing on this machine with scheme {scheme.name}, so floors are not cached: "
             + "; ".join(tested.failures[:3])
         )
-    model_id = manifest.id if manifest else name
     return Loaded(
-        id=model_id,
+        id=located.id,
         names=manifest.names if manifest else frozenset({name.casefold()}),
         manifest=manifest,
         family=stack.record.family,
@@ -128,7 +183,7 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
         fingerprint=fingerprint.system_fingerprint(values, tested.digest, tested.invariant),
         fingerprint_inputs=values,
         composition=(
-            ("model", f"{model_id} ({why})", checkpoint.origin),
+            ("model", f"{located.id} ({why})", checkpoint.origin),
             ("family", stack.record.family, stack.origin),
             ("scheme", scheme.name + ("" if tested.invariant else ", not invariant here"), registered.origin),
             ("head", model.head, ""),
@@ -148,23 +203,3 @@ def _checkpoint(
         return stack, resolve(str(settings.engine.model_dir), progress=progress)
     convert = load_factory(stack, stack.record.convert) if stack.record.convert else None
     return stack, resolve(manifest, convert=convert, progress=progress)
-
-
-def choose_device(asked: str, stack: Registered[ModelStack]) -> torch.device:
-    """The device asked for, or the stack's preferred one that is here.
-
-    Raises:
-        SetupError: the device is not here, or the stack does not run on it.
-    """
-    runs_on = stack.record.devices
-    if asked == "auto":
-        return torch.device("cuda:0" if "cuda" in runs_on and torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        raise SetupError(f"device {asked!r} is not known; use auto, cpu, cuda or cuda:N") from None
-    if device.type not in runs_on:
-        raise SetupError(f"the {stack.record.family} stack of {stack.origin} runs on {' and '.join(runs_on)}, not on {asked}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SetupError(f"device {asked!r} is not here; torch {torch.__version__} sees {torch.cuda.device_count()} GPUs")
-    return device

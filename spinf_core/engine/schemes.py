@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spinf_core.checkpoints import Checkpoint
 from spinf_core.engine.fingerprint import device_name
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest
@@ -27,7 +28,7 @@ def choose_scheme(
     plugins: Plugins,
     device: torch.device,
     config: Mapping[str, Any],
-    folder: Path,
+    checkpoint: Checkpoint,
 ) -> tuple[Registered[QuantScheme], Scheme]:
     """The scheme asked for, else the manifest's, else by the device and the checkpoint (see `automatic`).
 
@@ -36,7 +37,7 @@ def choose_scheme(
             not for this device, naming what would run.
     """
     static_fp8 = has_static_fp8(config)
-    name = settings.engine.quant or automatic(device, static_fp8, folder)
+    name = settings.engine.quant or automatic(device, static_fp8, checkpoint.folder)
     allowed = manifest.quant.allowed if manifest else ()
     if allowed and name not in allowed:
         assert manifest is not None
@@ -47,9 +48,11 @@ def choose_scheme(
     if lacking:
         raise SetupError(
             f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which {device_name(device)} lacks; this "
-            f"checkpoint would run with --quant {automatic(device, static_fp8, folder)}"
+            f"checkpoint would run with --quant {automatic(device, static_fp8, checkpoint.folder)}"
         )
-    context = SchemeContext(name=name, device=device, settings=settings.of_record(registered.record))
+    context = SchemeContext(
+        name=name, device=device, settings=settings.of_record(registered.record), revision=checkpoint.revision
+    )
     scheme: Scheme = load_factory(registered)(context)
     return registered, scheme
 

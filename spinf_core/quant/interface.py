@@ -23,15 +23,20 @@ class SchemeContext:
         name: the scheme asked for; one factory may serve several.
         device: where the weights will be.
         settings: an instance of the record's settings class, or None.
+        revision: of the checkpoint, for what was made for one alone; empty where it is not known.
     """
 
     name: str
     device: torch.device
     settings: object | None = None
+    revision: str = ""
 
 
 class Scheme(Protocol):
     """Supplies linears for named weights.
+
+    A scheme may also have `source`, a text that moves with what else moves its scores, such as a hash of scales that do not
+    come from the checkpoint; it enters the fingerprint.
 
     Attributes:
         name: as registered.

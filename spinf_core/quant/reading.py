@@ -66,7 +66,13 @@ def take_weight(weights: Weights, name: str, shape: tuple[int, ...], dtype: torc
         SetupError: a tensor is missing, has another shape, or a scale is not a positive number.
     """
     if not weights.has(f"{name}.weight_scale"):
-        return weights.take(f"{name}.weight", shape, dtype)
+        plain = weights.take(f"{name}.weight", shape)
+        if not plain.is_floating_point() or plain.dtype.itemsize == 1:
+            raise SetupError(
+                f"tensor {name}.weight is {plain.dtype} and there is no tensor {name}.weight_scale; the checkpoint is damaged, "
+                "fetch it again, or it is quantized in a layout that is not known"
+            )
+        return plain.to(dtype)
     stored = take_static_fp8(weights, name, shape)
     return (stored.weight.float() * stored.weight_scale).to(dtype)
 

@@ -94,3 +94,39 @@ def test_shape_and_presence_are_known_without_reading(folder: Path) -> None:
     assert weights.shape("model.layers.0.q_proj.weight") == (4, 3)
     assert weights.has("model.norm.weight")
     assert not weights.has("lm_head.weight")
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.float8_e4m3fn, torch.float16, torch.float64],
+)
+def test_every_dtype_comes_back_in_its_own_bits(tmp_path: Path, dtype: torch.dtype) -> None:
+    saved = torch.randint(0, 2, (3, 5)).to(dtype)
+    save_file({"a": saved, "none": saved[:0].clone(), "number": saved[1, 1].clone()}, tmp_path / "model.safetensors")
+    weights = Weights(tmp_path)
+    for name, expected in (("a", saved), ("none", saved[:0]), ("number", saved[1, 1])):
+        taken = weights.take(name, tuple(expected.shape))
+        assert taken.dtype == dtype
+        assert torch.equal(taken.view(torch.uint8), expected.contiguous().view(torch.uint8)) if taken.ndim else True
+
+
+def test_a_dtype_that_torch_has_not_is_refused_by_name(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"BF16"', b'"F6_X"'))
+    with pytest.raises(SetupError, match=r"q_proj\.weight has dtype F6_X, which is not one that is read"):
+        Weights(folder).take("model.layers.0.q_proj.weight")
+
+
+def test_a_tensor_of_fewer_bytes_than_its_shape_needs_is_refused_by_name(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"shape":[4,3]', b'"shape":[4,4]'))
+    with pytest.raises(SetupError, match=r"holds 24 bytes for tensor model\.layers\.0\.q_proj\.weight, BF16 of shape \[4, 4\]"):
+        Weights(folder)
+
+
+def test_a_file_that_is_cut_after_it_was_checked_is_named(folder: Path) -> None:
+    weights = Weights(folder, mend="fetch it again with `x`")
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(8)
+    with pytest.raises(SetupError, match=r"model\.safetensors cannot be read .*; fetch it again with `x`"):
+        weights.take("model.norm.weight")

@@ -127,6 +127,14 @@ def test_a_weight_with_a_scale_that_is_not_fp8_is_refused_by_name(tmp_path: Path
         take_weight(weights, "a", (4, 8), torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32])
+def test_a_quantized_weight_without_its_scale_is_refused_by_name(tmp_path: Path, dtype: torch.dtype) -> None:
+    weights = checkpoint(tmp_path, a__weight=torch.ones(4, 8).to(dtype))
+
+    with pytest.raises(SetupError, match=rf"a\.weight is {dtype} and there is no tensor a\.weight_scale; .*fetch it again"):
+        take_weight(weights, "a", (4, 8), torch.bfloat16)
+
+
 def test_a_scale_per_channel_is_refused_by_name(tmp_path: Path) -> None:
     weights = checkpoint(tmp_path, a__weight=fp8(4), a__weight_scale=torch.ones(4, 1), a__input_scale=torch.ones(1))
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
-from spinf_gemma4.stack import load
+from spinf_gemma4 import stack
+from spinf_gemma4.stack import Gemma4, load
 
 from spinf_core.errors import SetupError
 from spinf_core.quant.unquantized import Unquantized
 from spinf_core.stack import LoadContext, Model
-from spinf_core.testing.conformance import Oracle, StackConformance
+from spinf_core.testing.conformance import Oracle, StackConformance, check_oracle
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -29,7 +31,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def load_tiny(folder: Path, scheme: str = "fp32") -> Model:
+def load_tiny(folder: Path, scheme: str = "fp32") -> Gemma4:
     config = json.loads((folder / "config.json").read_text())
     return load(LoadContext(folder=folder, config=config, device=torch.device("cpu"), scheme=Unquantized(scheme)))
 
@@ -71,8 +73,42 @@ class TestSmall(_Variant):
     variant = "small"
 
 
+class TestSmallBf16(_Variant):
+    variant, scheme, tolerance = "small", "bf16", 5e-2
+
+
 class TestExperts(_Variant):
     variant = "experts"
+
+
+def another_activation(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stack, "gelu_tanh", torch.nn.functional.silu)
+
+
+def no_scalars(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
+    for block in model.blocks:
+        block.scalar = torch.ones_like(block.scalar)
+
+
+def no_window(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
+    for block in model.blocks:
+        block.attention.layer = attrs.evolve(block.attention.layer, window=None)
+
+
+def no_per_layer_input(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
+    for block in model.blocks:
+        block.per_layer_input = None
+
+
+@pytest.mark.parametrize("break_", [another_activation, no_scalars, no_window, no_per_layer_input])
+def test_a_broken_stack_is_off_by_more_than_bf16_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_: Callable[[Gemma4, pytest.MonkeyPatch], None]
+) -> None:
+    made = tiny.make("small")
+    model = load_tiny(tiny.save(made, tmp_path), "bf16")
+    break_(model, monkeypatch)
+    with pytest.raises(AssertionError, match=r"a log-probability is off by .* more than 5e-02"):
+        check_oracle(model, tiny.oracle_of(made.to(model.dtype).float()), 5e-2)
 
 
 def test_a_tensor_of_another_shape_is_refused_by_name(tmp_path: Path) -> None:

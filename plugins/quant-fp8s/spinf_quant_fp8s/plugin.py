@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spinf_core import QuantScheme, hookimpl
+from spinf_core import Command, QuantScheme, hookimpl
 from spinf_quant_fp8s.settings import Fp8Settings
 
 
@@ -31,4 +31,19 @@ def spinf_quant_schemes() -> Iterable[QuantScheme]:
         factory="spinf_quant_fp8s.scheme:build_dynamic",
         requires=needs,
         invariant=False,
+    )
+
+
+@hookimpl
+def spinf_commands() -> Iterable[Command]:
+    """From a plain checkpoint to an fp8-static one."""
+    yield Command(
+        name="calibrate",
+        summary="Find the static fp8 scales of a model's activations from requests.",
+        factory="spinf_quant_fp8s:calibrate",
+    )
+    yield Command(
+        name="quantize",
+        summary="Write an fp8-static checkpoint from a plain one and its scales.",
+        factory="spinf_quant_fp8s:quantize",
     )

@@ -15,6 +15,19 @@ def to_fp8(x: Tensor, scale: Tensor | float) -> Tensor:
     return (x.float() / scale).clamp(-LARGEST, LARGEST).to(FP8)
 
 
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in fp8 and its scale (), float32: max |w| / 448, or 1 where that is zero.
+
+    Both divisions are by tensors, never by Python's numbers, for which CUDA multiplies by the reciprocal: every device gives
+    the same bits.
+    """
+    wide = weight.float()
+    largest = wide.abs().amax()
+    scale = largest / torch.full_like(largest, LARGEST)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return to_fp8(wide, scale), scale
+
+
 def scaled_product(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
     """(x · x_scale) (weight · weight_scale)ᵀ in bfloat16, sums in float32.
 

@@ -12,8 +12,8 @@ from spinf_core.nn.linear import Linear
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import StaticFp8, take_bias, take_merged, take_static_fp8, take_weight
 from spinf_core.weights import Weights
-from spinf_quant_fp8s.linears import DynamicLinear, RowLinear, SplitLinear, StaticLinear, row_scales
-from spinf_quant_fp8s.products import to_fp8
+from spinf_quant_fp8s.linears import DynamicLinear, RowLinear, SplitLinear, StaticLinear
+from spinf_quant_fp8s.products import quantize_weight
 from spinf_quant_fp8s.settings import Fp8Settings
 from spinf_quant_fp8s.table import ScaleTable
 
@@ -22,15 +22,22 @@ Sizes = tuple[int, ...]
 
 
 class Static:
-    """`fp8s`: from an fp8-static checkpoint as it is, or from a plain one with a scale table."""
+    """`fp8s`: from an fp8-static checkpoint as it is, or from a plain one with a scale table.
+
+    Args:
+        table: of input scales.
+        revision: of the checkpoint, which the table must be of; empty where it is not known.
+    """
 
     name = "fp8s"
     dtype = torch.bfloat16
     invariant = True
-    numerics = 1
+    numerics = 2
 
-    def __init__(self, table: ScaleTable | None) -> None:
+    def __init__(self, table: ScaleTable | None, revision: str = "") -> None:
         self._table = table
+        self._revision = revision
+        self.source = f"scales {table.digest}" if table else ""
 
     def linear(self, weights: Weights, names: Names, out_features: Sizes, in_features: int) -> Linear:
         """See `Scheme.linear`."""
@@ -51,14 +58,15 @@ class Static:
     def _part(self, weights: Weights, name: str, shape: tuple[int, int]) -> StaticFp8:
         if weights.has(f"{name}.weight_scale"):
             return take_static_fp8(weights, name, shape)
+        plain = take_weight(weights, name, shape, torch.float32)
         if self._table is None:
             raise SetupError(
-                f"{name} has no scales: the checkpoint is not fp8-static; name a scale table in SPINF_FP8S_SCALES (the README "
-                "of spinf-quant-fp8s has its format), or choose --quant fp8row or bf16"
+                f"{name} has no scales: the checkpoint is not fp8-static; name a scale table in SPINF_FP8S_SCALES, which "
+                "`spinf calibrate` makes, or choose --quant fp8row or bf16"
             )
-        weight = take_weight(weights, name, shape, torch.float32)
-        scale = row_scales(weight.reshape(1, -1)).item()
-        return StaticFp8(to_fp8(weight, scale), scale, self._table.input_scale(name))
+        self._table.check_revision(self._revision)
+        weight, scale = quantize_weight(plain)
+        return StaticFp8(weight, scale.item(), self._table.input_scale(name))
 
 
 class Row:
@@ -94,7 +102,7 @@ def build_static(context: SchemeContext) -> Static:
     settings = context.settings
     assert settings is None or isinstance(settings, Fp8Settings)
     path = settings.scales if settings else ""
-    return Static(ScaleTable.read(Path(path).expanduser()) if path else None)
+    return Static(ScaleTable.read(Path(path).expanduser()) if path else None, context.revision)
 
 
 def build_row(context: SchemeContext) -> Row:

@@ -62,6 +62,37 @@ def test_a_module_that_the_table_lacks_is_refused_by_name(tmp_path: Path) -> Non
         table.input_scale("layers.7.o_proj")
 
 
-@pytest.mark.parametrize(("largest", "scale"), [(224.0, 1.0), (225.0, 2.0), (448.0, 2.0), (7.0, 2**-5), (0.0, 2**-108)])
+def test_a_table_of_another_revision_is_refused_by_both_names() -> None:
+    table = ScaleTable(revision="abc", provenance={"model": "org/m"}, scales={}, path="scales.json")
+
+    with pytest.raises(SetupError, match=r"scales\.json was made for revision abc \(org/m\), .* is revision def; .*calibrate"):
+        table.check_revision("def")
+    table.check_revision("abc")
+    table.check_revision("")  # not known, as in a stack's own tests
+
+
+def test_the_digest_moves_with_every_scale_and_with_nothing_else() -> None:
+    def digest(scales: dict[str, float], revision: str = "a") -> str:
+        return ScaleTable(revision=revision, provenance={}, scales=scales).digest
+
+    assert digest({"a": 1.0, "b": 2.0}) == digest({"b": 2.0, "a": 1.0}, "z")
+    assert len({digest(scales) for scales in ({"a": 1.0}, {"a": 2.0}, {"b": 1.0}, {})}) == 4
+
+
+def test_a_table_without_provenance_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "scales.json"
+    path.write_text('{"revision": "abc", "provenance": null, "scales": {}}')
+
+    assert ScaleTable.read(path).provenance == {}
+
+
+@pytest.mark.parametrize(("headroom", "scale"), [(1.0, 1.0), (1.5, 2.0), (4.0, 4.0)])
+def test_headroom_is_a_factor_above_the_largest_value(headroom: float, scale: float) -> None:
+    assert static_scale(448.0, headroom) == scale
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(224.0, 1.0), (225.0, 2.0), (448.0, 2.0), (7.0, 2**-5), (1e-40, 2**-108), (0.0, 1.0)]
+)
 def test_a_static_scale_is_the_power_of_two_that_leaves_twice_the_room(largest: float, scale: float) -> None:
     assert static_scale(largest) == scale
