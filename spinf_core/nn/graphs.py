@@ -1,4 +1,4 @@
-"""CUDA graphs of a model's layers: a small pass takes the device less time than the host needs to launch its kernels one by one.
+"""CUDA graphs of a model's layers: the device runs a small pass in less time than the host takes to launch its kernels.
 
 A graph is recorded for a number of rows, and room for a number of tiles, the second time a pass of that kind comes; the first
 time its kernels have been compiled and their libraries set up. Replaying runs the same kernels on the same shapes, so no bit
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import torch
@@ -43,7 +44,7 @@ class PassGraphs:
     def __init__(self, *, record: bool = True) -> None:
         self._record = record
         self._recorded: OrderedDict[Kind, _Recorded | None] = OrderedDict()  # None: seen once
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None  # of the memory that the recorded passes share
 
     def run(self, layout: TreeLayout, layers: Layers) -> Tensor:
         """The layers' output for a pass without a past; on a recorded pass it is overwritten by the next of its kind."""
@@ -81,7 +82,9 @@ class PassGraphs:
 
     def _capture(self, run: Callable[[dict[str, Tensor]], Tensor], inputs: dict[str, Tensor], buffer: Tensor) -> _Recorded:
         graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             # Other threads may wait for events of the device meanwhile.
@@ -91,5 +94,4 @@ class PassGraphs:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        self._pool = graph.pool()
         return _Recorded(graph, buffer, output)
