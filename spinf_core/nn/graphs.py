@@ -8,7 +8,9 @@ differs.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -25,6 +27,19 @@ MOST_GRAPHS = 96
 Layers = Callable[[Tensor, Tensor, TreeAttention], Tensor]
 """ids [N], positions [A, N] and the pass's attention to [N, hidden], by work on the device alone."""
 Kind = tuple[tuple[int, ...], ...]
+
+
+_unrecorded = ContextVar("unrecorded", default=False)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Passes of this thread are launched kernel by kernel meanwhile, so that Python code among a model's layers runs."""
+    token = _unrecorded.set(True)
+    try:
+        yield
+    finally:
+        _unrecorded.reset(token)
 
 
 @attrs.frozen(eq=False)
@@ -61,7 +76,7 @@ class PassGraphs:
             return layers(ids, positions, TritonTreeAttention(TileTables(**moved, in_place=True)))
 
         assert layout.kept is None
-        if not self._record or layout.rows > MOST_ROWS:
+        if not self._record or layout.rows > MOST_ROWS or _unrecorded.get():
             return run(to_device(inputs | arrays, layout.device))
         packed = inputs | with_room(arrays)
         kind = tuple(array.shape for array in packed.values())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spinf_core.checkpoints.integrity import summarize
 from spinf_core.errors import SetupError
+from spinf_core.nn.graphs import unrecorded
 from spinf_core.nn.linear import InputFormat, Linear
 from spinf_core.quant.interface import Scheme
 from spinf_core.stack import Pass
@@ -56,7 +57,8 @@ class Recorder:
         """
         self._pass = pass_
         try:
-            yield
+            with unrecorded():  # a replayed pass would show nothing
+                yield
         finally:
             self._pass = self._real = None
         self._check_finite()
@@ -113,7 +115,7 @@ class Recorder:
                 )
 
 
-class RecordingLinear:
+class RecordingLinear(Linear):
     """A linear that shows its inputs to the recorder."""
 
     def __init__(self, recorder: Recorder, names: Names, linear: Linear) -> None:
