@@ -31,15 +31,20 @@ class LMHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[B, hidden] -> [B, V] float32."""
-        logits = self._product(hidden)
-        if self.softcap is not None:
-            logits = self.softcap * torch.tanh(logits / self.softcap)
-        return logits
+        return self._capped(self._product(hidden))
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Logits at (rows, columns) [P] and the log-sum-exp of every row [B], float32."""
+        if hidden.is_cuda:
+            from spinf_core.nn.kernels.head import log_sum_exp
+
+            raw = self._product(hidden)
+            return self._capped(raw[rows, columns]), log_sum_exp(raw, self.softcap)
         logits = self.logits(hidden)
         return logits[rows, columns], torch.logsumexp(logits, dim=-1)
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def _product(self, hidden: Tensor) -> Tensor:
         if self.weight.dtype == torch.float32 or self.precision == "bf16":

@@ -15,6 +15,7 @@ from spinf_core.nn.norm import RMSNorm
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
 from spinf_core.nn.kernels import rows
+from spinf_core.nn.kernels.head import log_sum_exp
 
 DTYPES = [torch.float32, torch.bfloat16]
 FORMATS = [None, InputFormat(torch.float16, 0.01), InputFormat(torch.float16, 1e-5)]  # the last is small enough to clamp
@@ -96,3 +97,12 @@ def test_turned_heads(dtype: torch.dtype, projected: int, normed: bool) -> None:
     for mine, theirs in zip(found, expected, strict=False):
         assert mine.dtype == dtype
         torch.testing.assert_close(mine.float(), theirs, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("vocabulary", [5, 4096, 9000])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_log_sum_exp(vocabulary: int, softcap: float | None) -> None:
+    logits = random(3, vocabulary, dtype=torch.float32) * 8
+    wide = logits.double()
+    expected = torch.logsumexp(wide if softcap is None else softcap * torch.tanh(wide / softcap), dim=1)
+    torch.testing.assert_close(log_sum_exp(logits, softcap), expected.float(), atol=1e-5, rtol=1e-6)
