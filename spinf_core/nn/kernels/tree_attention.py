@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from spinf_core.nn.kernels.formats import stored
 from spinf_core.nn.kernels.tables import TileTables, tile_tables
@@ -50,26 +51,25 @@ def _scores(q_tile, k_tile, UPCAST: tl.constexpr):
 
 @triton.jit
 def _content_block(
-    number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
+    number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
     K: tl.constexpr, D: tl.constexpr, D_BLOCK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
-    IN_PLACE: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
+    IN_PLACE: tl.constexpr, TILED: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """The block of keys that begins with key `number` of the tile's content."""
-    columns = tl.arange(0, D_BLOCK)
     numbers = number + tl.arange(0, BLOCK)
     here = numbers < count
-    rows = key + numbers if IN_PLACE else tl.load(keys + key + numbers, mask=here, other=0)
-    at = rows.to(tl.int64)[:, None] * (K * D) + columns[None, :]
-    if MASKED:
+    if TILED:
+        k_tile = k.load([key + number, kv_head * D])
+        v_tile = v.load([key + number, kv_head * D])
+        if MASKED:  # rows behind the content are another's, and may hold anything
+            v_tile = tl.where(here[:, None], v_tile, 0.0)
+    else:
+        rows = key + numbers if IN_PLACE else tl.load(keys + key + numbers, mask=here, other=0)
+        columns = tl.arange(0, D_BLOCK)
+        at = (rows.to(tl.int64)[:, None] * K + kv_head) * D + columns[None, :]
         inside = here[:, None] & (columns < D)[None, :]
         k_tile = tl.load(k + at, mask=inside, other=0.0)
         v_tile = tl.load(v + at, mask=inside, other=0.0)
-    elif D_BLOCK > D:
-        k_tile = tl.load(k + at, mask=(columns < D)[None, :], other=0.0)
-        v_tile = tl.load(v + at, mask=(columns < D)[None, :], other=0.0)
-    else:
-        k_tile = tl.load(k + at)
-        v_tile = tl.load(v + at)
     scores = _scores(q_tile, k_tile, UPCAST)
     if MASKED:
         visible = here[None, :] & (numbers[None, :] < seen[:, None])
@@ -83,7 +83,7 @@ def _content_block(
 @triton.jit(do_not_specialize=["tiles"])
 def _attend_content(
     q,  # [N, H, D]
-    k,  # [·, K, D]
+    k,  # [·, K, D]; where TILED a descriptor of [·, K · D] in tiles of [BLOCK, D]
     v,
     out,  # [N, H, D] in the wanted format, of final rows
     partial,  # [N, H, D], of the others
@@ -104,6 +104,7 @@ def _attend_content(
     BLOCK: tl.constexpr,  # keys
     WINDOW: tl.constexpr,  # 0: none
     IN_PLACE: tl.constexpr,
+    TILED: tl.constexpr,
     SCALED: tl.constexpr,
     LARGEST: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -129,8 +130,6 @@ def _attend_content(
     q_tile = tl.load(q + q_at, mask=inside, other=0.0)
     q_depth = tl.load(depth + row)
     seen = first_seen + lane
-    k += kv_head * D
-    v += kv_head * D
 
     highest = tl.full((T * FOLD,), float("-inf"), tl.float32)
     total = tl.zeros((T * FOLD,), tl.float32)
@@ -143,19 +142,19 @@ def _attend_content(
         )
         for number in range(first, all_from, BLOCK):
             highest, total, mixed = _content_block(
-                number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
-                K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, True, UPCAST,
+                number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
+                K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
             )  # fmt: skip
     all_to = tl.minimum(first_seen, count) // BLOCK * BLOCK  # … to here
     for number in range(all_from, all_to, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
-            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, False, UPCAST,
+            number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
+            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, False, UPCAST,
         )  # fmt: skip
     for number in range(tl.maximum(all_from, all_to), count, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, k, v, keys, key, scale, highest, total, mixed,
-            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, True, UPCAST,
+            number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
+            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
         )  # fmt: skip
     found = total > 0
     mixed = mixed / tl.where(found, total, 1.0)[:, None]
@@ -287,10 +286,10 @@ class TritonTreeAttention:
         tiles = tables.content.shape[1]
         if tiles:
             shape = content_shape(group, head_dim)
+            tiled = tables.in_place and head_dim == shared["D_BLOCK"] >= 64
             _attend_content[tiles, heads // shape.fold](
                 q,
-                k,
-                v,
+                *((_in_tiles(k, shape.keys), _in_tiles(v, shape.keys)) if tiled else (k, v)),
                 out,
                 partial,
                 lse,
@@ -305,6 +304,7 @@ class TritonTreeAttention:
                 FOLD=shape.fold,
                 BLOCK=shape.keys,
                 IN_PLACE=tables.in_place,
+                TILED=tiled,
                 num_warps=shape.warps,
                 num_stages=shape.stages,
                 **shared,
@@ -334,6 +334,11 @@ class TritonTreeAttention:
         return out
 
 
+def _in_tiles(x: Tensor, rows: int) -> TensorDescriptor:
+    """[·, K, D] for the device's tile copies: as a table [·, K · D] in tiles of [rows, D]."""
+    return TensorDescriptor.from_tensor(x.view(len(x), -1), [rows, x.shape[2]])
+
+
 @attrs.frozen
 class TileShape:
     """How many query heads a program folds into its lanes, keys per block, warps, and stages of the key pipeline."""
@@ -352,7 +357,8 @@ def content_shape(group: int, head_dim: int) -> TileShape:
 
 def path_shape(group: int, head_dim: int) -> TileShape:
     """Of the tiles against own paths."""
-    return TileShape(_fold(group, PATH_TILE, 128 if head_dim <= 256 else 64), PATH_TILE, 4, 2)
+    wide = head_dim > 256
+    return TileShape(_fold(group, PATH_TILE, 64 if wide else 32), PATH_TILE, 8 if wide else 2, 1)
 
 
 def _fold(group: int, lanes: int, wanted: int) -> int:
