@@ -1,26 +1,32 @@
 """spinf beside spinf-serve on one GPU, on the same synthetic checkpoint and requests, in one run.
 
-    python benchmarks/gpu_reference.py BENCH_FOLDER CHECKPOINT
+    python benchmarks/gpu_reference.py BENCH_FOLDER CHECKPOINT [--parts library http growth] [--seconds 20]
 
-BENCH_FOLDER holds `synth.py`, which builds the checkpoint and the requests; spinf-serve must be importable. Each engine runs in
-a process of its own, one after the other. Prints one table of medians and ratios, and how far the scores of the two lie apart.
+BENCH_FOLDER holds `synth.py`, which builds the checkpoint and the requests, and `http_ref.py`, which puts load on a server;
+spinf-serve, spinf-core, spinf-gemma4 and spinf-quant-fp8s must be installed. Each engine runs in a process of its own, one
+after the other, with a cold kernel cache. Prints one table of medians and ratios, and how far the scores of the two lie apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
 REPEATS = 5
+ENGINES = ("reference", "ours")
+READY_SECONDS = 180
 
 
 def workloads(synth: Any, tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
@@ -36,14 +42,32 @@ def workloads(synth: Any, tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def growth(synth: Any, tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
+    """One content and more and more questions; 56 questions and a longer and longer content."""
+    text = synth.content(tokenizer, 470, 7)
+    requests = {f"470 tokens × {count} questions": synth.request("synthetic", [text], count, False) for count in QUESTIONS}
+    for tokens in TOKENS:
+        requests[f"{tokens} tokens × 56 questions"] = synth.request("synthetic", [_long(synth, tokenizer, tokens)], 56, False)
+    return {name: [request] for name, request in requests.items()}
+
+
+QUESTIONS = (56, 125, 250, 500, 1000)
+TOKENS = (1000, 2000, 4000, 8000, 16_000, 31_000)
+
+
+def _long(synth: Any, tokenizer: Any, tokens: int) -> str:
+    pieces = [synth.content(tokenizer, min(1000, tokens), 31 * number) for number in range(max(1, tokens // 1000))]
+    return " ".join(pieces)
+
+
 def timed(run: Callable[[dict[str, Any]], Any], requests: list[dict[str, Any]]) -> tuple[list[float], list[Any]]:
-    """Seconds of each repeat after one to warm up, and the last responses."""
+    """Seconds of each repeat after two to warm up, and the last responses."""
     seconds = []
-    for _ in range(REPEATS + 1):
+    for _ in range(REPEATS + 2):
         began = time.perf_counter()
         responses = [run(request) for request in requests]
         seconds.append(time.perf_counter() - began)
-    return seconds[1:], responses
+    return seconds[2:], responses
 
 
 def logprobs(response: dict[str, Any]) -> Iterator[float]:
@@ -54,8 +78,8 @@ def logprobs(response: dict[str, Any]) -> Iterator[float]:
                     yield option["logprob"]
 
 
-def worker(engine: str, checkpoint: str) -> dict[str, Any]:
-    """One engine's times and scores."""
+def worker(engine: str, checkpoint: str, parts: list[str]) -> dict[str, Any]:
+    """One engine's times and scores, as a library."""
     import synth
     import torch
     from transformers import AutoTokenizer
@@ -63,39 +87,39 @@ def worker(engine: str, checkpoint: str) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     began = time.perf_counter()
     run, warm_up = (reference if engine == "reference" else ours)(checkpoint)
-    found: dict[str, Any] = {"load": time.perf_counter() - began, "times": {}, "logprobs": {}}
+    found: dict[str, Any] = {"load and self-test": time.perf_counter() - began, "times": {}, "logprobs": {}}
     began = time.perf_counter()
     warm_up()
     found["warm-up"] = time.perf_counter() - began
     weights = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    for name, requests in workloads(synth, tokenizer).items():
+    chosen = workloads(synth, tokenizer) if "library" in parts else {}
+    chosen |= growth(synth, tokenizer) if "growth" in parts else {}
+    for name, requests in chosen.items():
         seconds, responses = timed(run, requests)
         found["times"][name] = seconds
         found["logprobs"][name] = [value for response in responses for value in logprobs(response)]
-        print(f"{engine}: {name}: {statistics.median(seconds):.3f} s", file=sys.stderr, flush=True)
+        print(f"{engine}: {name}: {statistics.median(seconds):.4f} s", file=sys.stderr, flush=True)
     found["memory beyond the weights, GiB"] = (torch.cuda.max_memory_allocated() - weights) / 2**30
     return found
 
 
 def ours(checkpoint: str) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
     """spinf as a library."""
-    for part in (".", "plugins/gemma4", "plugins/quant-fp8s"):
-        sys.path.insert(0, str(ROOT / part))
-    import spinf_gemma4.plugin
-    import spinf_quant_fp8s.plugin
-
     from spinf_core.engine.engine import Engine
     from spinf_core.engine.warmup import warm_up
-    from spinf_core.plugins import discover
 
-    plugins = discover(only=(), extra=[("gemma4", spinf_gemma4.plugin), ("fp8s", spinf_quant_fp8s.plugin)])
-    engine = Engine(checkpoint, plugins=plugins, progress=lambda line: print(line, file=sys.stderr, flush=True))
+    began = time.perf_counter()
+
+    def progress(line: str) -> None:
+        print(f"  {time.perf_counter() - began:6.1f} s {line}", file=sys.stderr, flush=True)
+
+    engine = Engine(checkpoint, progress=progress)
 
     def run(request: dict[str, Any]) -> Any:
         return engine.score(request | {"model": None}).to_dict()
 
-    return run, lambda: warm_up(engine.service.loaded, "full", lambda line: None)
+    return run, lambda: warm_up(engine.service.loaded, "full", progress)
 
 
 def reference(checkpoint: str) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
@@ -116,36 +140,111 @@ def reference(checkpoint: str) -> tuple[Callable[[dict[str, Any]], Any], Callabl
     return run, service.warmup
 
 
+def served(engine: str, bench: Path, checkpoint: str, seconds: float, cache: Path) -> dict[str, Any]:
+    """One engine behind HTTP: seconds until ready, load of 64 clients, then a lone client."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = ["--host", "127.0.0.1", "--port", port, "--no-official-packs", "--no-media"]
+    environment = os.environ | {"TRITON_CACHE_DIR": str(cache)}
+    if engine == "reference":
+        program = "from spinf_serve.cli import main; main()"
+        options = ["--model-dir", checkpoint, "--quant", "fp8s", "--warmup", "short", "--queue", "64"]
+        environment |= {"SPINF_SERVED_MODEL": "synthetic", "SPINF_MODEL_ID": "synthetic"}
+        model = "synthetic"
+    else:
+        program = "import sys; from spinf_core.cli import main; sys.exit(main())"
+        options = [checkpoint, "--log-format", "text"]
+        model = checkpoint
+    began = time.perf_counter()
+    server = subprocess.Popen([sys.executable, "-c", program, "serve", *options, *common], env=environment, stdout=sys.stderr)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while not _ready(url):
+            if server.poll() is not None or time.perf_counter() - began > READY_SECONDS:
+                raise SystemExit(f"{engine} did not become ready")
+            time.sleep(0.2)
+        ready = time.perf_counter() - began
+        with tempfile.NamedTemporaryFile(suffix=".json") as out:
+            command = [sys.executable, str(bench / "http_ref.py"), url, checkpoint, out.name, "64", str(seconds), model]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+            return {"ready": ready, **json.loads(Path(out.name).read_text())}
+    finally:
+        server.terminate()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path)
     parser.add_argument("checkpoint")
-    parser.add_argument("--only", choices=("ours", "reference"))
+    parser.add_argument("--parts", nargs="*", default=["library", "http"], choices=("library", "http", "growth"))
+    parser.add_argument("--only", choices=ENGINES)
+    parser.add_argument("--seconds", type=float, default=20, help="of load over HTTP")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         sys.path.insert(0, str(arguments.bench))
         engine, out = arguments.worker
-        Path(out).write_text(json.dumps(worker(engine, arguments.checkpoint)))
+        Path(out).write_text(json.dumps(worker(engine, arguments.checkpoint, arguments.parts)))
         return
-    found = {}
-    for engine in [arguments.only] if arguments.only else ["reference", "ours"]:
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            command = [sys.executable, __file__, str(arguments.bench), arguments.checkpoint, "--worker", engine, out.name]
-            subprocess.run(command, check=True)
-            found[engine] = json.loads(Path(out.name).read_text())
-    if len(found) == 2:
-        report(found["reference"], found["ours"])
+    library: dict[str, Any] = {}
+    http: dict[str, Any] = {}
+    for engine in [arguments.only] if arguments.only else ENGINES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if {"library", "growth"} & {*arguments.parts}:
+                command = [sys.executable, __file__, str(arguments.bench), arguments.checkpoint, "--parts", *arguments.parts]
+                command += ["--worker", engine, str(folder / "found.json")]
+                subprocess.run(command, check=True, env=os.environ | {"TRITON_CACHE_DIR": str(folder / "triton")})
+                library[engine] = json.loads((folder / "found.json").read_text())
+            if "http" in arguments.parts:
+                http[engine] = served(engine, arguments.bench, arguments.checkpoint, arguments.seconds, folder / "triton")
+    report(library, http)
 
 
-def report(theirs: dict[str, Any], mine: dict[str, Any]) -> None:
-    print(f"{'':52} {'spinf-serve':>12} {'spinf':>9} {'ratio':>7}   largest, mean difference in log-probability")
-    for name in theirs["times"]:
-        a, b = (statistics.median(each["times"][name]) for each in (theirs, mine))
-        gaps = [abs(x - y) for x, y in zip(theirs["logprobs"][name], mine["logprobs"][name], strict=True)]
-        print(f"{name:52} {a:10.3f} s {b:7.3f} s {a / b:6.2f}x   {max(gaps):.4f}, {statistics.mean(gaps):.5f}")
-    for name in ("load", "warm-up", "memory beyond the weights, GiB"):
-        print(f"{name:52} {theirs[name]:10.2f}   {mine[name]:7.2f}   {theirs[name] / mine[name]:6.2f}x")
+def report(library: dict[str, Any], http: dict[str, Any]) -> None:
+    """One table; a column of an engine that did not run is empty."""
+    print(f"{'':54}{'spinf-serve':>12}{'spinf':>12}{'ratio':>8}   difference in log-probability: largest, mean")
+    some = next(iter(library.values()), {"times": {}})
+    for name in some["times"]:
+        gaps = ""
+        if len(library) == 2:
+            pairs = zip(*(library[engine]["logprobs"][name] for engine in ENGINES), strict=True)
+            differences = [abs(a - b) for a, b in pairs]
+            gaps = f"   {max(differences):.4f}, {statistics.mean(differences):.5f}"
+        row(name, {engine: statistics.median(found["times"][name]) for engine, found in library.items()}, "s", gaps)
+    for name in ("load and self-test", "warm-up", "memory beyond the weights, GiB"):
+        row(name, {engine: found[name] for engine, found in library.items() if name in found}, "")
+    row("HTTP: start until ready", {engine: found["ready"] for engine, found in http.items()}, "s")
+    loads = {engine: found["load"]["questions_per_s"] for engine, found in http.items()}
+    row("HTTP: 64 clients, questions a second", loads, "/s", more=True)
+    for name, kind, percentile in (("64 clients", "load", "50"), ("lone client", "lone", "50"), ("lone client", "lone", "5")):
+        values = {engine: (found[kind]["ms"] or {}).get(percentile) for engine, found in http.items()}
+        row(f"HTTP: {name}, percentile {percentile}", {k: v for k, v in values.items() if v}, "ms")
+
+
+def row(name: str, values: dict[str, float], unit: str, rest: str = "", *, more: bool = False) -> None:
+    """One line; the ratio is above 1 where spinf is the better."""
+    if not values:
+        return
+    cells = "".join(f"{f'{values[engine]:.4g} {unit}' if engine in values else '':>12}" for engine in ENGINES)
+    ratio = ""
+    if len(values) == 2:
+        theirs, mine = (values[engine] for engine in ENGINES)
+        ratio = f"{mine / theirs if more else theirs / mine:.2f}x"
+    print(f"{name:54}{cells}{ratio:>8}{rest}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spinf_core.errors import SetupError
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from tokenizers import Tokenizer as Backend
 
 # Added tokens that look like a conversation's markup, not like text: <|…|>, <|…>, <…|>, <name>, </name>, [NAME].
@@ -45,6 +46,37 @@ _TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+
+
+class EncodedText:
+    """The tokens of a text; made into Python objects when they are asked for, for texts may be long.
+
+    Args:
+        encoding: a `tokenizers.Encoding`.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
+
+    def __len__(self) -> int:
+        return len(self._encoding)
+
+    @property
+    def ids(self) -> list[int]:
+        """Token ids."""
+        ids: list[int] = self._encoding.ids
+        return ids
+
+    def start(self, number: int) -> int:
+        """The character at which a token begins. Tokens that share a character share its position."""
+        characters = self._encoding.token_to_chars(number)
+        assert characters is not None
+        return characters[0]
+
+    def piece(self, number: int) -> int | None:
+        """The number of the pre-tokenizer's piece that a token is in. Without a pre-tokenizer all tokens are in one piece."""
+        piece: int | None = self._encoding.token_to_word(number)
+        return piece
 
 
 class Tokenizer:
@@ -143,17 +175,12 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def count(self, text: str) -> int:
-        """How many tokens a text has. Other threads go on meanwhile, as the library lets them in batches only."""
-        return len(self._backend.encode_batch_fast([text], add_special_tokens=False)[0])
+    def encode_with_places(self, texts: Sequence[str]) -> list[EncodedText]:
+        """Each text with where its tokens lie in it, in parallel where the tokenizers library is allowed to.
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int], list[int | None]]:
-        """Token ids of a text, the character at which each begins, and the number of the pre-tokenizer's piece that it is in.
-
-        Tokens that share a character share its position. Where there is no pre-tokenizer all tokens are in one piece.
+        Other threads go on meanwhile, as the library lets them in batches only.
         """
-        encoding = self._backend.encode(text, add_special_tokens=False)
-        return encoding.ids, [start for start, _ in encoding.offsets], encoding.word_ids
+        return [EncodedText(each) for each in self._backend.encode_batch(list(texts), add_special_tokens=False)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, in parallel where the tokenizers library is allowed to."""

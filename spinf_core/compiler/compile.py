@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from spinf_core.compiler.content import Joiner, cut_content, merges_uncut
+from spinf_core.compiler.content import Content, Joiner, cut_contents, merges_uncut
 from spinf_core.compiler.jobs import Job, build_job
 from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
 from spinf_core.compiler.questions import FloorKey, KeptQuestions, Question, QuestionCompiler, Questions, nothing_to_read
@@ -124,7 +124,8 @@ class _Compilation:
 
     def run(self) -> CompiledRequest:
         self._prepare_questions()
-        inputs = tuple(self._input(entry) for entry in self.request.inputs)
+        contents = self._contents()
+        inputs = tuple(self._input(entry, content) for entry, content in zip(self.request.inputs, contents, strict=True))
         self._check_size(inputs)
         return CompiledRequest(
             inputs=inputs,
@@ -160,17 +161,21 @@ class _Compilation:
         compiler = self.own if query.pack is None else self.kept.compiler
         return compiler.plan(query, ending(text, self.tokenizer))
 
-    def _input(self, entry: ParsedInput) -> CompiledInput:
+    def _contents(self) -> list[Content]:
         limit = self.request.limits.max_content_tokens
-        text = entry.content
-        tokens = self.tokenizer.count(text)  # before the cut, which holds up other threads on a long text
-        if tokens > limit:
-            raise Rejected(
-                "content_too_long",
-                f"the content has {tokens} tokens, at most {limit} are allowed; shorten it or split it into several inputs",
-                entry.messages_param,
-            )
-        content = cut_content(text, self.tokenizer)
+        texts = [entry.content for entry in self.request.inputs]
+        encoded = self.tokenizer.encode_with_places(texts)
+        for entry, each in zip(self.request.inputs, encoded, strict=True):
+            if len(each) > limit:
+                raise Rejected(
+                    "content_too_long",
+                    f"the content has {len(each)} tokens, at most {limit} are allowed; shorten it or split it into several "
+                    "inputs",
+                    entry.messages_param,
+                )
+        return cut_contents(texts, encoded, self.tokenizer)
+
+    def _input(self, entry: ParsedInput, content: Content) -> CompiledInput:
         joiner = Joiner(content, self.words)
         joiner.prepare([question.template for query in entry.queries for question in self.questions[id(query)]])
         branches: list[tuple[int, ...]] = []

@@ -6,12 +6,12 @@ together with its template. The cut depends on the content alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from spinf_core.compiler.words import BREAK, WordEncoder
-from spinf_core.tokenizer import Tokenizer
+from spinf_core.tokenizer import EncodedText, Tokenizer
 
 TAIL_CHARACTERS = 32
 LONGEST_TAIL = 512
@@ -40,31 +40,60 @@ class Content:
 
 
 def cut_content(text: str, tokenizer: Tokenizer) -> Content:
-    """Cut a content before the shortest tail of at least `TAIL_CHARACTERS` that stays apart from what is before it.
+    """`cut_contents` of one text."""
+    (content,) = cut_contents([text], tokenizer.encode_with_places([text]), tokenizer)
+    return content
+
+
+def cut_contents(texts: Sequence[str], encoded: Sequence[EncodedText], tokenizer: Tokenizer) -> list[Content]:
+    """Cut each content before the shortest tail of at least `TAIL_CHARACTERS` that stays apart from what is before it.
 
     Both sides must tokenize as they do together, and still do so when a template follows. So the cut lies where the
     pre-tokenizer starts a piece, for merges inside a piece can reach back from its end; and not behind white space, for how
     white space is parted may depend on where it ends. A content of up to `TAIL_CHARACTERS` is left to the trie whole.
+
+    Args:
+        texts: and how each is `encoded`.
     """
-    ids, starts, pieces = tokenizer.encode_with_starts(text)
-    if len(text) <= TAIL_CHARACTERS:
-        return Content((), text, tuple(ids))
-    for number in range(len(ids) - 1, -1, -1):
-        start = starts[number]
+    ids = [each.ids for each in encoded]
+    found: dict[int, Content] = {}
+    places: dict[int, Iterator[tuple[int, int]]] = {}
+    for index, text in enumerate(texts):
+        if len(text) <= TAIL_CHARACTERS:
+            found[index] = Content((), text, tuple(ids[index]))
+        else:
+            places[index] = _places(text, encoded[index], tokenizer)
+    while places:
+        chosen = {index: place for index, mine in places.items() if (place := next(mine, None)) is not None}
+        for index in places.keys() - chosen.keys():
+            found[index] = Content(tuple(ids[index]), "", (), clean=False)
+        sides = [side for index, (_, start) in chosen.items() for side in (texts[index][:start], texts[index][start:])]
+        encodings = iter(tokenizer.encode_batch(sides))
+        for index, (number, start) in chosen.items():
+            head, tail = ids[index][:number], ids[index][number:]
+            if (next(encodings), next(encodings)) == (head, tail):
+                found[index] = Content(tuple(head), texts[index][start:], tuple(tail))
+        places = {index: mine for index, mine in places.items() if index not in found}
+    return [found[index] for index in range(len(texts))]
+
+
+def _places(text: str, encoded: EncodedText, tokenizer: Tokenizer) -> Iterator[tuple[int, int]]:
+    """Where a content may be cut, nearest to its end first: the number of a token, and the character at which it begins."""
+    for number in range(len(encoded) - 1, -1, -1):
+        start = encoded.start(number)
         if len(text) - start < TAIL_CHARACTERS:
             continue
         if len(text) - start > LONGEST_TAIL:
-            break
+            return
         if number and not (
-            starts[number - 1] < start
+            encoded.start(number - 1) < start
             and not text[start - 1].isspace()
-            and (pieces[number - 1] != pieces[number] or (tokenizer.breaks_at_spaces and BREAK.match(text, start)))
+            and (
+                encoded.piece(number - 1) != encoded.piece(number) or (tokenizer.breaks_at_spaces and BREAK.match(text, start))
+            )
         ):
             continue
-        head, tail = ids[:number], ids[number:]
-        if tokenizer.encode(text[start:]) == tail and tokenizer.encode(text[:start]) == head:
-            return Content(tuple(head), text[start:], tuple(tail))
-    return Content(tuple(ids), "", (), clean=False)
+        yield number, start
 
 
 @attrs.frozen
