@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-REPEATS = 5
+REPEATS = 4
 ENGINES = ("reference", "ours")
 READY_SECONDS = 180
 
@@ -153,8 +153,8 @@ def served(engine: str, bench: Path, checkpoint: str, seconds: float, cache: Pat
         environment |= {"SPINF_SERVED_MODEL": "synthetic", "SPINF_MODEL_ID": "synthetic"}
         model = "synthetic"
     else:
-        program = "import sys; from spinf_core.cli import main; sys.exit(main())"
-        options = [checkpoint, "--log-format", "text"]
+        program = "import sys; from spinf_core.cli.main import main; sys.exit(main())"
+        options = [checkpoint]
         model = checkpoint
     began = time.perf_counter()
     server = subprocess.Popen([sys.executable, "-c", program, "serve", *options, *common], env=environment, stdout=sys.stderr)
