@@ -12,13 +12,15 @@ from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import random_probe
 from spinf_core.engine.sizes import Sizes
 from spinf_core.nn.cpu_attention import FlashTreeAttention
-from spinf_core.nn.layout import KeptPaths, TreeLayout
+from spinf_core.nn.layout import PATH_TILE, UNUSED, KeptPaths, TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.state import keep_paths
+from spinf_core.nn.transfer import to_device
 
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
-from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, content_shape, path_shape
+from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_arrays, with_room
+from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, tile_shape
 
 SHAPES = [(4, 2, 64), (3, 1, 32), (2, 2, 128), (16, 1, 64), (4, 4, 80)]
 
@@ -99,7 +101,43 @@ def test_padding_gets_zeros() -> None:
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 16])
 @pytest.mark.parametrize("head_dim", [64, 256, 512])
 def test_tiles_have_a_power_of_two_of_lanes(group: int, head_dim: int) -> None:
-    for shape in (content_shape(group, head_dim), path_shape(group, head_dim)):
-        assert shape.fold & (shape.fold - 1) == 0
-        assert group % shape.fold == 0
-        assert shape.keys >= 16
+    shape = tile_shape(group, head_dim)
+    assert shape.fold & (shape.fold - 1) == 0
+    assert group % shape.fold == 0
+    assert STEP_KEYS % shape.keys == 0
+
+
+def test_room_for_more_tiles_changes_nothing() -> None:
+    layout = make_layout(6, (70, 0, 5))
+    q, k, v = inputs(layout.rows, 4, 2, 32, torch.float32)
+    arrays = with_room(tile_arrays(layout))
+    assert {name: array.shape for name, array in arrays.items()} != {n: a.shape for n, a in tile_arrays(layout).items()}
+    roomy = TritonTreeAttention(TileTables(**to_device(arrays, layout.device), in_place=True))
+    assert torch.equal(roomy(q, k, v, scale=0.2), TritonTreeAttention.of(layout)(q, k, v, scale=0.2))
+
+
+def test_a_row_meets_one_stretch_of_its_path_in_a_step() -> None:
+    """And all of its ancestors after the cut in order, whatever siblings it has."""
+    layout = make_layout(7, (70, 0, 5, 130))
+    arrays = tile_arrays(layout)
+    tiles, pass_ = arrays["tiles"], layout.pass_
+    for start, rows, _, content, _, first, steps in tiles.T:
+        for row in range(start, start + rows):
+            if pass_.job[row] < 0 or pass_.depth[row] < pass_.cut[pass_.job[row]]:
+                assert arrays["row_path"][row] == UNUSED
+                continue
+            seen = []
+            for step in range(first, first + steps):
+                slots = np.flatnonzero(arrays["step_paths"][step] == arrays["row_path"][row])
+                assert len(slots) in (0, PATH_TILE)
+                depths = arrays["stretch"][step] * PATH_TILE + slots % PATH_TILE
+                seen += [
+                    key
+                    for key, depth in zip(arrays["step_keys"][step][slots], depths, strict=True)
+                    if depth <= pass_.depth[row] - content
+                ]
+            ancestors, at = [], row
+            while pass_.depth[row] - len(ancestors) >= content:
+                ancestors.append(at)
+                at = pass_.parent[at]
+            assert seen == ancestors[::-1]

@@ -152,6 +152,7 @@ class Gemma4(Model):
         self.embedding = load.tensor("embed_tokens.weight", (c.vocab_size, c.hidden_size))
         self.embedding_scale = torch.tensor(c.hidden_size**0.5, dtype=self.dtype).item()
         self.per_layer = PerLayerEmbedding(load) if c.per_layer else None
+        self.shared = {layer.source for layer in c.layers if layer.source is not None}
         head_dims = {layer.kind: layer.head_dim for layer in c.layers}
         self.rotary = {
             kind: Rotary(inverse_frequencies(head_dims[kind], parameters), self.device) for kind, parameters in c.rope.items()
@@ -197,7 +198,7 @@ class Gemma4(Model):
         x = F.embedding(ids, self.embedding) * self.embedding_scale
         per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
         normed = self.blocks[0].before_attention(x)
-        used: list[KeysValues] = []
+        used: dict[int, KeysValues] = {}  # of the layers that others share
         states: list[LayerState] = []
         for number, (block, layer) in enumerate(zip(self.blocks, self.config.layers, strict=True)):
             owner = number if layer.source is None else layer.source
@@ -206,7 +207,8 @@ class Gemma4(Model):
             own = None if per_layer is None else per_layer[:, number]
             then = self.blocks[number + 1].before_attention if number + 1 < len(self.blocks) else self.norm
             x, normed, keys_values = block(x, normed, attention, tables[layer.kind], shared, before, own, then)
-            used.append(keys_values)
+            if number in self.shared:
+                used[number] = keys_values
             if index is not None:
                 kept_here = store(keys_values, before, index) if layer.source is None else ()
                 states.append(LayerState(stored=kept_here))

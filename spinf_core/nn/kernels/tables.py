@@ -11,49 +11,42 @@ from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
 from spinf_core.nn.transfer import to_device
 from spinf_core.stack import CONTENT_TILE, IntArray
 
-Columns = NDArray[np.int32]
-LEAST_ROOM = 16  # tiles
+STEP_KEYS = 64
+"""Keys of a step on the rows' own paths: one `PATH_TILE` of each of four paths."""
+SLOTS = STEP_KEYS // PATH_TILE
+LEAST_ROOM = 16
 
 
 @attrs.frozen(eq=False)
 class TileTables:
-    """The tiles of one pass, on the device.
+    """The tiles of one pass, on the device. A path is a sequence of rows after the cut, known by a number.
 
     Attributes:
-        content: [5, A] tiles of up to `CONTENT_TILE` rows that lie one behind another, against their content: first row, rows,
-            first entry of `content_keys` (where `in_place`, first key itself), keys, and how many of them the first row sees;
-            each row behind it sees one more. Padding is in tiles without keys.
+        tiles: [7, A] tiles of up to `CONTENT_TILE` rows that lie one behind another: first row, rows; first entry of
+            `content_keys` (where `in_place` first key itself), keys, and how many of them the first row sees, each row behind
+            it sees one more; first of the tile's steps, and steps. Padding is in tiles without keys and steps.
         content_keys: rows in the joint space. in_place: whether they lie one behind another in every tile.
-        final: [A] 1 where nothing is left for `paths` to add.
-        path_rows: [B, PATH_TILE] rows after the cut by lane, `UNUSED` elsewhere.
-        paths: [3, B] tiles of those against their own paths: first entry of `path_keys`, keys, tokens before the cut.
-        path_keys: rows in the joint space, `UNUSED` behind a path's end.
-        depth: [N] of the pass.
+        step_keys: [S, STEP_KEYS] rows in the joint space, `UNUSED` behind a path's end. A step reads the same stretch of
+            `PATH_TILE` tokens of up to `SLOTS` different paths, so that each row sees keys of one slot of one step at a time.
+        step_paths: [S, STEP_KEYS] the path that each key is read for. stretch: [S] its number, from 0 at the cut.
+        row_path: [N] the path that a row reads, `UNUSED` in a content. depth: [N] of the pass.
     """
 
-    content: Tensor
+    tiles: Tensor
     content_keys: Tensor
     in_place: bool
-    final: Tensor
-    path_rows: Tensor
-    paths: Tensor
-    path_keys: Tensor
+    step_keys: Tensor
+    step_paths: Tensor
+    stretch: Tensor
+    row_path: Tensor
     depth: Tensor
 
 
 def tile_arrays(layout: TreeLayout) -> dict[str, IntArray]:
     """The tables of a pass by their names, on the host."""
-    content, final, keys = _content(layout)
-    path_rows, paths, path_keys = _paths(layout)
-    return {
-        "content": content,
-        "content_keys": keys,
-        "final": final,
-        "path_rows": path_rows,
-        "paths": paths,
-        "path_keys": path_keys,
-        "depth": layout.pass_.depth,
-    }
+    tiles, content_keys = _content(layout)
+    arrays = {"tiles": tiles, "content_keys": content_keys, "depth": layout.pass_.depth}
+    return arrays | _steps(layout, tiles)
 
 
 def tile_tables(layout: TreeLayout) -> TileTables:
@@ -64,31 +57,23 @@ def tile_tables(layout: TreeLayout) -> TileTables:
 def with_room(arrays: dict[str, IntArray]) -> dict[str, IntArray]:
     """The same with room for as many tiles as passes of this kind may need, a power of two; tiles too many have no rows."""
     padded = dict(arrays)
-    for name, axis, filler in (
-        ("content", 1, 0),
-        ("final", 0, 0),
-        ("path_rows", 0, UNUSED),
-        ("paths", 1, 0),
-        ("path_keys", 0, UNUSED),
-    ):
+    for name, axis, filler in (("tiles", 1, 0), ("step_keys", 0, UNUSED), ("step_paths", 0, UNUSED), ("stretch", 0, 0)):
         array = arrays[name]
         count = array.shape[axis]
         shape = list(array.shape)
-        shape[axis] = max(LEAST_ROOM, 1 << (count - 1).bit_length()) if count else LEAST_ROOM
+        shape[axis] = max(LEAST_ROOM, 1 << max(count - 1, 0).bit_length())
         padded[name] = np.full(shape, filler, np.int32)
         padded[name][(slice(None),) * axis + (slice(count),)] = array
     return padded
 
 
-def _content(layout: TreeLayout) -> tuple[Columns, IntArray, IntArray]:
-    """The content tiles: content rows causally, rows after the cut against the whole of their content; then padding."""
-    tiles, final, keys = [], [], []
+def _content(layout: TreeLayout) -> tuple[IntArray, IntArray]:
+    """The tiles, all but their steps: content rows causally, rows after the cut against the whole of their content; padding."""
+    tiles, keys = [], []
     used = stop = 0
     for (start, cut_row, stop), index in zip(layout.pass_.segments, layout.content_index, strict=True):
         length = len(index)
-        if not length:
-            continue
-        at = int(index[0]) if layout.kept is None else used
+        at = int(index[0]) if layout.kept is None and length else used
         inside = np.arange(start, cut_row, CONTENT_TILE)
         after = np.arange(cut_row, stop, CONTENT_TILE)
         depth = inside - start + length - (cut_row - start)
@@ -96,38 +81,71 @@ def _content(layout: TreeLayout) -> tuple[Columns, IntArray, IntArray]:
             _columns(inside, cut_row, at, np.minimum(depth + CONTENT_TILE, length), depth + 1),
             _columns(after, stop, at, length, length),
         ]
-        final += [1] * len(inside) + [0] * len(after)
         keys.append(index)
         used += length
-    padding = np.arange(stop, layout.rows, CONTENT_TILE)
-    tiles.append(_columns(padding, layout.rows, 0, 0, 0))
-    final += [1] * len(padding)
+    tiles.append(_columns(np.arange(stop, layout.rows, CONTENT_TILE), layout.rows, 0, 0, 0))
     joined = np.concatenate(keys) if layout.kept is not None and keys else np.empty(0, np.int32)
-    return np.concatenate(tiles, axis=1), np.array(final, np.int32), joined
+    return np.concatenate(tiles, axis=1), joined
 
 
 def _columns(
     first: NDArray[np.int64], stop: int, key: int, keys: int | NDArray[np.int64], seen: int | NDArray[np.int64]
-) -> Columns:
-    columns = np.empty((5, len(first)), np.int32)
+) -> IntArray:
+    columns = np.zeros((7, len(first)), np.int32)
     columns[0] = first
     columns[1] = np.minimum(CONTENT_TILE, stop - first)
     columns[2], columns[3], columns[4] = key, keys, seen
     return columns
 
 
-def _paths(layout: TreeLayout) -> tuple[IntArray, Columns, IntArray]:
-    """The tiles after the cut against their own paths."""
-    queries, tiles, keys = [np.empty((0, PATH_TILE), np.int32)], [np.empty((3, 0), np.int32)], [np.empty(0, np.int32)]
-    used = 0
+def _steps(layout: TreeLayout, tiles: IntArray) -> dict[str, IntArray]:
+    """The steps of each tile, which are written into `tiles`, and which path each row reads."""
+    row_path = np.full(layout.rows, UNUSED, np.int32)
+    stretches, key_at, flat = [], [], [np.empty(0, np.int32)]
+    paths = used = 0
     for group in layout.path_tiles:
         number, width = group.keys.shape
-        columns = np.empty((3, number), np.int32)
-        columns[0] = used + width * np.arange(number)
-        columns[1] = width
-        columns[2] = layout.pass_.cut[layout.pass_.job[group.queries.max(axis=1)]]
-        queries.append(group.queries)
-        tiles.append(columns)
-        keys.append(group.keys.ravel())
-        used += group.keys.size
-    return np.concatenate(queries), np.concatenate(tiles, axis=1), np.concatenate(keys)
+        mine = group.queries != UNUSED
+        row_path[group.queries[mine]] = np.broadcast_to(paths + np.arange(number)[:, None], mine.shape)[mine]
+        stretches.append(np.full(number, group.number + 1))
+        key_at.append(used + width * np.arange(number))
+        flat.append(group.keys.ravel())
+        paths, used = paths + number, used + group.keys.size
+    if not paths:
+        empty = np.empty((0, STEP_KEYS), np.int32)
+        return {"row_path": row_path, "step_keys": empty, "step_paths": empty, "stretch": np.empty(0, np.int32)}
+    rows = np.flatnonzero(row_path != UNUSED)
+    tile = _tile_of(rows, tiles)
+    read = row_path[rows]  # in pre-order the rows of a tile that read one path lie one behind another
+    begins = np.flatnonzero(np.concatenate(([True], (np.diff(read) != 0) | (np.diff(tile) != 0))))
+    # One entry for each stretch of each path of each tile, by tile and stretch.
+    counts = np.concatenate(stretches)[read[begins]]
+    stretch = np.concatenate([np.arange(count) for count in counts]) if counts.max() > 1 else np.zeros(len(begins), int)
+    path, of_tile = np.repeat(read[begins], counts), np.repeat(tile[begins], counts)
+    order = np.lexsort((stretch, of_tile))
+    path, of_tile, stretch = path[order], of_tile[order], stretch[order]
+    first = np.flatnonzero(np.concatenate(([True], (np.diff(of_tile) != 0) | (np.diff(stretch) != 0))))
+    sizes = np.diff(np.append(first, len(path)))
+    rank = np.arange(len(path)) - np.repeat(first, sizes)
+    steps = -(-sizes // SLOTS)
+    step_from = np.concatenate(([0], np.cumsum(steps)))
+    step, slot = np.repeat(step_from[:-1], sizes) + rank // SLOTS, rank % SLOTS
+
+    lanes = np.arange(PATH_TILE)
+    keys = np.full((step_from[-1], SLOTS, PATH_TILE), UNUSED, np.int32)
+    keys[step, slot] = np.concatenate(flat)[(np.concatenate(key_at)[path] + stretch * PATH_TILE)[:, None] + lanes]
+    step_paths = np.full(keys.shape, UNUSED, np.int32)
+    step_paths[step, slot] = path[:, None]
+    tiles[6] = np.bincount(of_tile[first], steps, tiles.shape[1])
+    tiles[5] = np.cumsum(tiles[6]) - tiles[6]
+    return {
+        "row_path": row_path,
+        "step_keys": keys.reshape(-1, STEP_KEYS),
+        "step_paths": step_paths.reshape(-1, STEP_KEYS),
+        "stretch": np.repeat(stretch[first], steps).astype(np.int32),
+    }
+
+
+def _tile_of(rows: NDArray[np.int64], tiles: IntArray) -> NDArray[np.int64]:
+    """The number of the tile that each row is in; tiles are in the order of their rows."""
+    return np.searchsorted(tiles[0], rows, side="right") - 1

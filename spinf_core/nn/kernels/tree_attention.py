@@ -1,8 +1,10 @@
 """Tree attention in Triton, by online softmax over blocks of keys (Dao et al. 2022, «FlashAttention», section 3.1).
 
-Two launches: every row against its content (content rows causally, rows after the cut against all of it), in tiles that mix
-branches; then rows after the cut go on with their own paths. Keys come in blocks counted from depth 0 of the content or from
-the cut, masked lanes add exact zeros, and products that a compiler might fuse with sums in one copy of a loop but not in
+A program takes a tile of rows that may be of many branches: against their content first (content rows causally, rows after the
+cut against all of it), then step by step against the rows' own paths, a few paths to a step, each row seeing its own.
+
+Keys come in blocks counted from depth 0 of the content and in stretches counted from the cut, a row meets one stretch of its
+path at a time, masked lanes add exact zeros, and products that a compiler might fuse with sums in one copy of a loop but not in
 another are fused by name: a row's bits depend on its own path alone.
 """
 
@@ -19,7 +21,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from spinf_core.nn.kernels.formats import stored
-from spinf_core.nn.kernels.tables import TileTables, tile_tables
+from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_tables
 from spinf_core.nn.layout import PATH_TILE, TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.stack import CONTENT_TILE
@@ -81,16 +83,19 @@ def _content_block(
 
 # What differs from pass to pass must not compile a kernel anew.
 @triton.jit(do_not_specialize=["tiles"])
-def _attend_content(
+def _attend(
     q,  # [N, H, D]
-    k,  # [·, K, D]; where TILED a descriptor of [·, K · D] in tiles of [BLOCK, D]
+    k,  # [·, K, D]
     v,
-    out,  # [N, H, D] in the wanted format, of final rows
-    partial,  # [N, H, D], of the others
-    lse,  # [N, H] float32, in base 2, of the others
-    content,  # see TileTables
-    keys,
-    final,
+    content_k,  # the same, or where TILED a descriptor of [·, K · D] in tiles of [BLOCK, D]
+    content_v,
+    out,  # [N, H, D] in the wanted format
+    table,  # see TileTables
+    content_keys,
+    step_keys,
+    step_paths,
+    stretch,
+    row_path,
     depth,
     tiles,
     scale,  # of the products, times log2(e)
@@ -102,6 +107,8 @@ def _attend_content(
     T: tl.constexpr,
     FOLD: tl.constexpr,  # query heads of one kv head that share a program
     BLOCK: tl.constexpr,  # keys
+    STEP_KEYS: tl.constexpr,
+    STRETCH: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
     IN_PLACE: tl.constexpr,
     TILED: tl.constexpr,
@@ -111,19 +118,20 @@ def _attend_content(
 ):
     tile = tl.program_id(0)
     block = tl.program_id(1)
+    rows = tl.load(table + tiles + tile)
+    if rows == 0:
+        return
     lanes = tl.arange(0, T * FOLD)
     lane = lanes // FOLD
     head = block * FOLD + lanes % FOLD
     kv_head = block * FOLD // (H // K)
-    first_row = tl.load(content + tile)
-    rows = tl.load(content + tiles + tile)
-    if rows == 0:
-        return
     used = lane < rows
-    key = tl.load(content + 2 * tiles + tile)
-    count = tl.load(content + 3 * tiles + tile)
-    first_seen = tl.load(content + 4 * tiles + tile)
-    row = first_row + tl.where(used, lane, 0)
+    row = tl.load(table + tile) + tl.where(used, lane, 0)
+    key = tl.load(table + 2 * tiles + tile)
+    count = tl.load(table + 3 * tiles + tile)
+    first_seen = tl.load(table + 4 * tiles + tile)
+    step = tl.load(table + 5 * tiles + tile)
+    steps = tl.load(table + 6 * tiles + tile)
     columns = tl.arange(0, D_BLOCK)
     inside = used[:, None] & (columns < D)[None, :]
     q_at = (row.to(tl.int64) * H + head)[:, None] * D + columns[None, :]
@@ -142,98 +150,40 @@ def _attend_content(
         )
         for number in range(first, all_from, BLOCK):
             highest, total, mixed = _content_block(
-                number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
-                K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
+                number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
+                highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
             )  # fmt: skip
     all_to = tl.minimum(first_seen, count) // BLOCK * BLOCK  # … to here
     for number in range(all_from, all_to, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
-            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, False, UPCAST,
+            number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
+            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, False, UPCAST,
         )  # fmt: skip
     for number in range(tl.maximum(all_from, all_to), count, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
-            K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
+            number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
+            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
         )  # fmt: skip
-    found = total > 0
-    mixed = mixed / tl.where(found, total, 1.0)[:, None]
-    if tl.load(final + tile) != 0:
-        rounded = mixed.to(q.dtype.element_ty)
-        tl.store(out + q_at, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
-    else:
-        tl.store(partial + q_at, mixed.to(partial.dtype.element_ty), mask=inside)
-        level = tl.where(found, highest + tl.log2(tl.where(found, total, 1.0)), float("-inf"))
-        tl.store(lse + row.to(tl.int64) * H + head, level, mask=used)
 
-
-@triton.jit
-def _attend_paths(
-    q,  # [N, H, D]
-    k,  # [·, K, D]
-    v,
-    out,  # [N, H, D] in the wanted format
-    partial,  # [N, H, D] and
-    lse,  # [N, H] of the rows against their content
-    rows,  # see TileTables
-    keys,
-    key_start,
-    key_count,
-    cut,
-    depth,
-    scale,
-    out_scale,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    D: tl.constexpr,
-    D_BLOCK: tl.constexpr,
-    T: tl.constexpr,
-    FOLD: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SCALED: tl.constexpr,
-    LARGEST: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    tile = tl.program_id(0)
-    block = tl.program_id(1)
-    lanes = tl.arange(0, T * FOLD)
-    lane = lanes // FOLD
-    head = block * FOLD + lanes % FOLD
-    kv_head = block * FOLD // (H // K)
-    count = tl.load(key_count + tile)
-    if count == 0:
-        return
-    row = tl.load(rows + tile * T + lane)
-    used = row >= 0
-    row = tl.maximum(row, 0).to(tl.int64)
-    columns = tl.arange(0, D_BLOCK)
-    inside = used[:, None] & (columns < D)[None, :]
-    q_at = (row * H + head)[:, None] * D + columns[None, :]
-    q_tile = tl.load(q + q_at, mask=inside, other=0.0)
-    q_depth = tl.load(depth + row, mask=used, other=0)
-    start = tl.load(key_start + tile)
-    before = tl.load(cut + tile)
-    seen = count - T + 1 + lane
-
-    has_content = used & (lane - lane + before > 0)
-    highest = tl.load(lse + row * H + head, mask=has_content, other=float("-inf"))
-    found = highest > float("-inf")
-    total = tl.where(found, 1.0, 0.0)
-    mixed = tl.load(partial + q_at, mask=inside & found[:, None], other=0.0).to(tl.float32)
-    for number in range(0, count, T):
-        numbers = number + tl.arange(0, T)
-        key_row = tl.load(keys + start + numbers)
+    path = tl.load(row_path + row)
+    after = q_depth - count  # the cut is where the content ends
+    for at in range(step * STEP_KEYS, (step + steps) * STEP_KEYS, BLOCK):
+        numbers = at + tl.arange(0, BLOCK)
+        key_row = tl.load(step_keys + numbers)
+        key_path = tl.load(step_paths + numbers)
+        key_after = tl.load(stretch + at // STEP_KEYS) * STRETCH + numbers % STRETCH
         present = key_row >= 0
-        at = (tl.maximum(key_row, 0).to(tl.int64) * K + kv_head)[:, None] * D + columns[None, :]
+        k_at = (tl.maximum(key_row, 0).to(tl.int64) * K + kv_head)[:, None] * D + columns[None, :]
         here = present[:, None] & (columns < D)[None, :]
-        k_tile = tl.load(k + at, mask=here, other=0.0)
-        v_tile = tl.load(v + at, mask=here, other=0.0)
+        k_tile = tl.load(k + k_at, mask=here, other=0.0)
+        v_tile = tl.load(v + k_at, mask=here, other=0.0)
         scores = _scores(q_tile, k_tile, UPCAST)
-        visible = present[None, :] & (numbers[None, :] < seen[:, None])
+        visible = present[None, :] & (key_path[None, :] == path[:, None]) & (key_after[None, :] <= after[:, None])
         if WINDOW > 0:
-            visible = visible & (q_depth[:, None] - (before + numbers)[None, :] < WINDOW)
+            visible = visible & (after[:, None] - key_after[None, :] < WINDOW)
         scores = tl.where(visible, scores, float("-inf"))
         highest, total, mixed = _soften(scores, v_tile, highest, total, mixed, scale, UPCAST)
+
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     rounded = mixed.to(q.dtype.element_ty)
     tl.store(out + q_at, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
@@ -267,70 +217,46 @@ class TritonTreeAttention:
         assert k.shape == v.shape
         q = q.contiguous()
         k, v = (k.contiguous(), v.contiguous()) if past is None else (torch.cat((past[0], k)), torch.cat((past[1], v)))
-        tables, group = self._tables, heads // kv_heads
+        tables = self._tables
         out = torch.empty_like(q, dtype=output.dtype if output else q.dtype)
-        partial = torch.empty_like(q)
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        out_scale = output.scale if output and output.scale is not None else 1.0
-        in_base_2 = scale * math.log2(math.e)
-        shared = {
-            "H": heads,
-            "K": kv_heads,
-            "D": head_dim,
-            "D_BLOCK": triton.next_power_of_2(head_dim),
-            "WINDOW": window or 0,
-            "SCALED": bool(output and output.scale is not None),
-            "LARGEST": torch.finfo(out.dtype).max,
-            "UPCAST": INTERPRETED,
-        }
-        tiles = tables.content.shape[1]
-        if tiles:
-            shape = content_shape(group, head_dim)
-            tiled = tables.in_place and head_dim == shared["D_BLOCK"] >= 64
-            _attend_content[tiles, heads // shape.fold](
-                q,
-                *((_in_tiles(k, shape.keys), _in_tiles(v, shape.keys)) if tiled else (k, v)),
-                out,
-                partial,
-                lse,
-                tables.content,
-                tables.content_keys,
-                tables.final,
-                tables.depth,
-                tiles,
-                in_base_2,
-                out_scale,
-                T=CONTENT_TILE,
-                FOLD=shape.fold,
-                BLOCK=shape.keys,
-                IN_PLACE=tables.in_place,
-                TILED=tiled,
-                num_warps=shape.warps,
-                num_stages=shape.stages,
-                **shared,
-            )
-        tiles = len(tables.path_rows)
-        if tiles:
-            shape = path_shape(group, head_dim)
-            _attend_paths[tiles, heads // shape.fold](
-                q,
-                k,
-                v,
-                out,
-                partial,
-                lse,
-                tables.path_rows,
-                tables.path_keys,
-                *tables.paths,
-                tables.depth,
-                in_base_2,
-                out_scale,
-                T=PATH_TILE,
-                FOLD=shape.fold,
-                num_warps=shape.warps,
-                num_stages=shape.stages,
-                **shared,
-            )
+        tiles = tables.tiles.shape[1]
+        shape = tile_shape(heads // kv_heads, head_dim)
+        width = triton.next_power_of_2(head_dim)
+        tiled = tables.in_place and head_dim == width >= 64
+        _attend[tiles, heads // shape.fold](
+            q,
+            k,
+            v,
+            *((_in_tiles(k, shape.keys), _in_tiles(v, shape.keys)) if tiled else (k, v)),
+            out,
+            tables.tiles,
+            tables.content_keys,
+            tables.step_keys,
+            tables.step_paths,
+            tables.stretch,
+            tables.row_path,
+            tables.depth,
+            tiles,
+            scale * math.log2(math.e),
+            output.scale if output and output.scale is not None else 1.0,
+            H=heads,
+            K=kv_heads,
+            D=head_dim,
+            D_BLOCK=width,
+            T=CONTENT_TILE,
+            FOLD=shape.fold,
+            BLOCK=shape.keys,
+            STEP_KEYS=STEP_KEYS,
+            STRETCH=PATH_TILE,
+            WINDOW=window or 0,
+            IN_PLACE=tables.in_place,
+            TILED=tiled,
+            SCALED=bool(output and output.scale is not None),
+            LARGEST=torch.finfo(out.dtype).max,
+            UPCAST=INTERPRETED,
+            num_warps=shape.warps,
+            num_stages=shape.stages,
+        )
         return out
 
 
@@ -349,20 +275,10 @@ class TileShape:
     stages: int
 
 
-def content_shape(group: int, head_dim: int) -> TileShape:
-    """Of the tiles against contents; `group` query heads share a key head."""
-    fold = _fold(group, CONTENT_TILE, 128 if head_dim <= 256 else 64)
-    return TileShape(fold, 64 if head_dim <= 256 else 32, 8, 2)
-
-
-def path_shape(group: int, head_dim: int) -> TileShape:
-    """Of the tiles against own paths."""
+def tile_shape(group: int, head_dim: int) -> TileShape:
+    """Of tiles where `group` query heads share a key head; as measured on an H200."""
     wide = head_dim > 256
-    return TileShape(_fold(group, PATH_TILE, 64 if wide else 32), PATH_TILE, 8 if wide else 2, 1)
-
-
-def _fold(group: int, lanes: int, wanted: int) -> int:
-    fold = 1
-    while group % (2 * fold) == 0 and lanes * fold * 2 <= wanted:
+    fold, lanes = 1, 64 if wide else 128
+    while group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= lanes:
         fold *= 2
-    return fold
+    return TileShape(fold, 32 if wide else 64, 8, 2)
