@@ -74,8 +74,10 @@ def by_the_path(terms: Terms, path: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def a_few_rows(pass_: Pass) -> list[int]:
-    """A row inside a content, one that ends a tile, the last of a content, the middle and end of branches."""
-    return [1 + 3 + 40, 63 + 4, *(int(row) for _, cut, stop in pass_.segments for row in (cut - 1, cut + 2, stop - 1) if row > 3)]
+    """Rows inside a content and at the end of its tile, the last of contents, the middle and end of branches."""
+    inside = [int(start) + depth for start, cut, _ in pass_.segments for depth in (40, 63) if start + depth < cut]
+    around = [int(row) for start, cut, stop in pass_.segments for row in (cut - 1, cut + 2, stop - 1) if row >= start]
+    return [*inside, *around]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
