@@ -123,7 +123,6 @@ class TorchTreeDelta:
         """See `TreeDelta`."""
         plan, group = self._plan, v.shape[1] // k.shape[1]
         q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
-        terms = (q, k, v, g, beta)
         out = torch.zeros_like(v)
         states = start_states(plan, v, k.shape[2], past)
         runs = plan.runs
@@ -131,14 +130,16 @@ class TorchTreeDelta:
             runs.first, runs.stop, runs.origin, runs.target, runs.answers, strict=True
         ):
             before = torch.zeros_like(states[target]) if past is None or origin < 0 else past[origin]
-            outputs, states[target] = chunked_delta_rule(*(term[first:stop] for term in terms), before)
+            some = slice(first, stop)
+            outputs, states[target] = chunked_delta_rule(q[some], k[some], v[some], g[some], beta[some], before)
             if answers:
                 out[first:stop] = outputs
         for walks in plan.levels:
-            self._walk(walks, terms, states, out)
+            self._walk(walks, (q, k, v, g, beta), states, out)
         return out, None if plan.kept is None else states[torch.as_tensor(plan.kept, dtype=torch.int64)]
 
-    def _walk(self, walks: Walks, terms: tuple[Tensor, ...], states: Tensor, out: Tensor) -> None:
+    def _walk(self, walks: Walks, terms: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], states: Tensor, out: Tensor) -> None:
+        q, k, v, g, beta = terms
         length = walks.stop - walks.start
         order = np.argsort(-length, kind="stable")  # those still under way are the first
         step = max(1, WALK_BYTES // (states[0].numel() * states.element_size()))
@@ -148,7 +149,7 @@ class TorchTreeDelta:
                 live = some[length[some] > number]
                 at = walks.start[live] + number
                 rows = torch.as_tensor(self._plan.rows[at], dtype=torch.int64)
-                values = delta_step(*(term[rows] for term in terms), state[: len(live)])
+                values = delta_step(q[rows], k[rows], v[rows], g[rows], beta[rows], state[: len(live)])
                 own = torch.as_tensor(at >= walks.own[live])
                 out[rows[own]] = values[own]
             saving = np.flatnonzero(walks.target[some] >= 0)

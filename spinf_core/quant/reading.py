@@ -17,7 +17,6 @@ from torch import Tensor
 from spinf_core.errors import SetupError
 from spinf_core.weights import Weights
 
-
 INT4_METHODS = frozenset({"gptq", "awq", "auto-round"})
 
 

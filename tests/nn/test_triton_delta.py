@@ -106,7 +106,7 @@ def test_the_gated_norm_equals_plain_torch(dtype: torch.dtype) -> None:
     x, wide, weight = torch.randn(13, 3, 24), torch.randn(13, 80).to(dtype), torch.randn(24)
     expected = GatedRMSNorm(weight, 1e-5)(x, wide[:, 8:])
     found = gated_norm(x, wide[:, 8:], weight, 1e-5)
-    torch.testing.assert_close(found, expected, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-5 if dtype == torch.float32 else 1e-2)
+    torch.testing.assert_close(found, expected, **(CLOSE if dtype == torch.float32 else {"atol": 1e-2, "rtol": 1e-2}))
 
 
 def test_tables_hold_every_chunk_of_every_run() -> None:

@@ -91,7 +91,7 @@ def _refuse_relatives(config: Mapping[str, Any]) -> None:
     kinds = (config.get("model_type"), (config.get("text_config") or {}).get("model_type", TEXT))
     for kind in kinds:
         if "moe" in str(kind):
-            raise SetupError(f"model type {kind!r} is a mixture of experts, which the qwen3_5 stack does not run; it runs dense ones")
+            raise SetupError(f"model type {kind!r} is a mixture of experts; the qwen3_5 stack runs dense models alone")
     if kinds[1] != TEXT:
         raise SetupError(f"the text model is of type {kinds[1]!r}; the qwen3_5 stack runs {TEXT!r}")
 
@@ -106,5 +106,5 @@ def _refuse_what_is_not_run(text: Any, rope: Mapping[str, Any]) -> None:
     if text.linear_num_value_heads % text.linear_num_key_heads:
         raise SetupError(
             f"{text.linear_num_value_heads} value heads do not share {text.linear_num_key_heads} key heads equally; config.json "
-            "describes no model that can be run"
+            "is damaged, fetch the checkpoint again"
         )

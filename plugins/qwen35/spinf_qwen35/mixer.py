@@ -48,7 +48,7 @@ class DeltaMixer:
     def __call__(self, x: Tensor, tools: PassTools, past: LayerState | None) -> tuple[Tensor, LayerState]:
         """[N, hidden] -> [N, hidden], and the layer's part of the state: that of the recurrence, and of the convolution."""
         projected, gates = self._project(x)
-        inputs, z = projected.split([self.channels, self.value_width], dim=-1)
+        inputs, z = torch.split(projected, [self.channels, self.value_width], dim=-1)
         states, taps = (None, None) if past is None else past.kept
         q, k, v = self._heads(inputs, tools.taps, taps)
         g, beta = self._decay(gates)

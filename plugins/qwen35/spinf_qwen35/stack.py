@@ -76,7 +76,8 @@ class Attention:
         """[N, hidden] -> [N, hidden], and the layer's part of the state."""
         c = self.config
         projected = self.projections(write(x, self.projections.input_format))
-        q_gate, k, v = projected.view(len(x), -1, c.head_dim).split([2 * c.heads, c.kv_heads, c.kv_heads], dim=1)
+        heads = projected.view(len(x), -1, c.head_dim)
+        q_gate, k, v = torch.split(heads, [2 * c.heads, c.kv_heads, c.kv_heads], dim=1)
         q, gate = q_gate.reshape(len(x), c.heads, -1).chunk(2, dim=-1)  # [N, heads, head_dim] each
         q = rotate_first(self.q_norm(q), tools.tables)
         k = rotate_first(self.k_norm(k), tools.tables)  # [N, kv_heads, head_dim]
@@ -87,10 +88,15 @@ class Attention:
 
     def operations(self, norm: RMSNorm) -> Iterable[Operation]:
         """The row-wise pieces of the layer behind its norm."""
-        formats = self.projections.input_format, self.out.input_format
-        width = self.out.in_features
-        yield Operation("attention: projections", self.config.hidden_size, self.dtype, lambda x: self.projections(write(norm(x), formats[0])))
-        yield Operation("attention: output", width, self.dtype, lambda x: self.out(write(x, formats[1])))
+
+        def projections(x: Tensor) -> Tensor:
+            return self.projections(write(norm(x), self.projections.input_format))
+
+        def output(x: Tensor) -> Tensor:
+            return self.out(write(x, self.out.input_format))
+
+        yield Operation("attention: projections", self.config.hidden_size, self.dtype, projections)
+        yield Operation("attention: output", self.out.in_features, self.dtype, output)
 
 
 class Block:

@@ -25,7 +25,7 @@ from spinf_core.testing.conformance import SIZES, Oracle, StackConformance, chec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import tiny
+import tiny_qwen as tiny
 
 CPU = torch.device("cpu")
 Made = tuple[torch.nn.Module, Path]

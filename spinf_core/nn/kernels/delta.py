@@ -1,9 +1,9 @@
 """The gated delta rule in Triton (see `spinf_core.nn.delta`): contents in chunks, paths row by row with the state on chip.
 
 Three kernels. `_prepare` works out, for each chunk and value head, the inverse of the chunk's triangular system by forward
-substitution, and how its rows see one another, for all chunks at once. `_scan` goes through the chunks of each content with a block of the state's columns in
-registers. `_walk` goes down one path with such a block: it never writes a state but where the plan saves one. No program's
-arithmetic depends on how many others there are.
+substitution, and how its rows see one another, for all chunks at once. `_scan` goes through the chunks of each content for a
+block of the state's columns, which stay in the nearest cache. `_walk` goes down one path with such a block in registers: it
+never writes a state but where the plan saves one. No program's arithmetic depends on how many others there are.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def check_widths(*widths: int) -> None:
     """
     for width in widths:
         if width < 16 or width & (width - 1):
-            raise SetupError(f"gated delta heads of width {width} are not run on a GPU, only powers of two from 16 on; run on cpu")
+            raise SetupError(f"gated delta heads of width {width} run on the CPU alone; on a GPU, powers of two from 16 on do")
 
 
 def _tables(plan: RecurrencePlan, device: torch.device) -> _Tables:
@@ -367,7 +367,7 @@ def _tables(plan: RecurrencePlan, device: torch.device) -> _Tables:
     chunk_rows = np.minimum(np.repeat(runs.stop, counts) - chunk_row, CONTENT_TILE)
     parts: list[list[IntArray]] = [
         [chunk_row, chunk_rows],
-        [runs.first, runs.stop, first_chunk, runs.origin, runs.target, runs.answers],
+        [runs.first, runs.stop, first_chunk, runs.origin, runs.target, runs.answers.astype(np.int32)],
         [np.append(plan.rows, 0)],
         *([walks.start, walks.own, walks.stop, walks.source, walks.target] for walks in plan.levels),
     ]

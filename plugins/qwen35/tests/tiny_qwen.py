@@ -34,8 +34,14 @@ BASE: dict[str, Any] = {
 }
 VARIANTS: dict[str, dict[str, Any]] = {
     "text": BASE,
-    "tied": BASE | {"tie_word_embeddings": True, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
-    | {"num_hidden_layers": 3, "linear_num_key_heads": 4, "linear_value_head_dim": 32},
+    "tied": BASE
+    | {
+        "tie_word_embeddings": True,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 4,
+        "linear_value_head_dim": 32,
+    },
     "whole": BASE,
 }
 VISION = {
