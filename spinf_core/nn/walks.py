@@ -71,6 +71,7 @@ class RecurrencePlan:
         bases: [J] the kept row of the past whose state a job begins with where it has no content in the pass; else `NOWHERE`.
         runs: over contents.
         rows: rows of the pass, walk by walk.
+        padding: rows of the pass that belong to no job.
         levels: walks; those of a level start from states of the jobs or of the levels before.
         kept: [K] which states are those of the rows to keep; None where nothing is kept.
     """
@@ -79,6 +80,7 @@ class RecurrencePlan:
     bases: IntArray
     runs: Runs
     rows: IntArray
+    padding: IntArray
     levels: tuple[Walks, ...]
     kept: IntArray | None
 
@@ -110,6 +112,7 @@ class RecurrencePlan:
             bases=np.where(has_content, NOWHERE, pass_.base).astype(np.int32),
             runs=runs,
             rows=rows,
+            padding=np.flatnonzero(pass_.job < 0).astype(np.int32),
             levels=levels,
             kept=None if keep is None else slot[kept_rows],
         )

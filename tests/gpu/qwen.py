@@ -386,6 +386,7 @@ def main() -> int:
         parts += [large(scheme, arguments.layers) for scheme in arguments.schemes.split(",")]
     if arguments.sweep:
         parts.append(sweep())
+    torch.backends.cudnn.allow_tf32 = False  # transformers' convolutions are an oracle in float32
     failed, began = 0, time.perf_counter()
     for part in parts:
         for what, verdict in part:

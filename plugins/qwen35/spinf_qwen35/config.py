@@ -105,6 +105,6 @@ def _refuse_what_is_not_run(text: Any, rope: Mapping[str, Any]) -> None:
         raise SetupError(f"rope type {rope['rope_type']!r} is not implemented by the qwen3_5 stack; 'default' is")
     if text.linear_num_value_heads % text.linear_num_key_heads:
         raise SetupError(
-            f"{text.linear_num_value_heads} value heads do not share {text.linear_num_key_heads} key heads equally; config.json "
-            "is damaged, fetch the checkpoint again"
+            f"{text.linear_num_value_heads} value heads do not share {text.linear_num_key_heads} key heads equally; "
+            "config.json is damaged, fetch the checkpoint again"
         )

@@ -63,7 +63,8 @@ class DeltaMixer:
         c, width = self.config, self.value_width
 
         def ending(x: Tensor) -> Tensor:
-            return self.out(self.norm(x[:, :width].float().view(-1, c.value_heads, c.value_dim), x[:, width:]))
+            mixed = x[:, :width].float().reshape(-1, c.value_heads, c.value_dim).contiguous()
+            return self.out(self.norm(mixed, x[:, width:]))
 
         def beginning(x: Tensor) -> Tensor:
             projected, gates = self._project(norm(x))

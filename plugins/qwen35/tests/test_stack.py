@@ -114,6 +114,30 @@ def test_long_contents_equal_transformers(made: Made, length: int) -> None:
         torch.testing.assert_close(row, oracle([*content, *branch])[-1], atol=1e-4, rtol=0)
 
 
+def test_the_kernels_of_a_gpu_give_the_same_scores(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Triton's interpreter, the whole stack."""
+    pytest.importorskip("triton", reason="triton has no wheel for this platform")
+    from spinf_qwen35 import mixer, stack
+
+    from spinf_core.nn.kernels.convolution import convolve
+    from spinf_core.nn.kernels.delta import TritonTreeDelta
+    from spinf_core.nn.walks import RecurrencePlan
+
+    def recurrence(layout: Any, keep: Any) -> TritonTreeDelta:
+        return TritonTreeDelta(RecurrencePlan.build(layout, keep), CPU)
+
+    def convolution(inputs: Any, weight: Any, taps: Any, past: Any, **what: Any) -> torch.Tensor:
+        return convolve(inputs, weight, taps, past, what["first"], what["heads"], what["width"], what.get("norm"))
+
+    monkeypatch.setattr(stack, "tree_delta", recurrence)
+    monkeypatch.setattr(mixer, "convolve", convolution)
+    model, oracle = load_tiny(made[1]), tiny.oracle_of(made[0])
+    probe = random_probe(np.random.default_rng(8), model.vocab_size, 66, 4, 6)
+    found = log_probabilities(model, run_probes(model, [probe], SIZES)[0])
+    for row, branch in zip(found, probe.branches, strict=True):
+        torch.testing.assert_close(row, oracle([*probe.content, *branch])[-1], atol=1e-4, rtol=0)
+
+
 # Reported faults of neighbouring systems
 
 

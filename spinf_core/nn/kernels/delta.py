@@ -230,6 +230,7 @@ class _Tables:
     chunk: tuple[Tensor, ...]
     run: tuple[Tensor, ...]
     rows: Tensor
+    padding: Tensor
     levels: tuple[tuple[Tensor, ...], ...]
 
 
@@ -252,7 +253,8 @@ class TritonTreeDelta:
         value_heads, key_width, value_width = v.shape[1], k.shape[2], v.shape[2]
         check_widths(key_width, value_width)
         q, k, v, g, beta = (each.contiguous() for each in (q, k, v, g, beta))
-        out = torch.zeros_like(v)
+        out = torch.empty_like(v)
+        out.index_fill_(0, self._tables.padding, 0.0)
         kept = None if plan.kept is None else v.new_empty(len(plan.kept), value_heads, key_width, value_width)
         kept_index = None if plan.kept is None else torch.as_tensor(plan.kept, dtype=torch.int64, device=v.device)
         each_head = 4 * (plan.states * key_width * value_width + 2 * len(self._tables.chunk[0]) * CONTENT_TILE**2)
@@ -368,7 +370,7 @@ def _tables(plan: RecurrencePlan, device: torch.device) -> _Tables:
     parts: list[list[IntArray]] = [
         [chunk_row, chunk_rows],
         [runs.first, runs.stop, first_chunk, runs.origin, runs.target, runs.answers.astype(np.int32)],
-        [np.append(plan.rows, 0)],
+        [np.append(plan.rows, 0), plan.padding],
         *([walks.start, walks.own, walks.stop, walks.source, walks.target] for walks in plan.levels),
     ]
     # Each piece begins at 16 bytes, for kernels are compiled anew for pointers of another alignment.
@@ -378,6 +380,6 @@ def _tables(plan: RecurrencePlan, device: torch.device) -> _Tables:
     flat = torch.from_numpy(np.concatenate(padded).astype(np.int32))
     if device.type == "cuda":
         flat = flat.pin_memory().to(device, non_blocking=True)
-    pieces = iter(zip(flat.split(sizes), arrays, strict=True))
-    chunk, run, (rows,), *levels = (tuple(piece[: len(array)] for piece, array in islice(pieces, len(part))) for part in parts)
-    return _Tables(chunk, run, rows, tuple(levels))
+    pieces = (piece[: len(each)] for piece, each in zip(flat.split(sizes), arrays, strict=True))
+    chunk, run, (rows, padding), *levels = (tuple(islice(pieces, len(part))) for part in parts)
+    return _Tables(chunk, run, rows, padding.to(torch.int64), tuple(levels))
