@@ -145,6 +145,10 @@ class Qwen35(Model):
             raise SetupError(f"the qwen3_5 stack has no stack options; remove {', '.join(context.options)}")
         self.config = c = QwenConfig.read(context.config)
         self.device, self.dtype = context.device, context.scheme.dtype
+        if self.device.type != "cpu":
+            from spinf_core.nn.kernels.delta import check_widths
+
+            check_widths(c.key_dim, c.value_dim)
         self.tokenizer = Tokenizer.from_folder(context.folder)
         self.vocab_size, self.hidden_size, self.max_positions = c.vocab_size, c.hidden_size, c.max_positions
         weights = weights or Weights(context.folder, context.device)

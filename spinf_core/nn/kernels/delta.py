@@ -235,11 +235,7 @@ class _Tables:
 
 
 class TritonTreeDelta:
-    """The rule of one pass. See `spinf_core.nn.delta.TreeDelta`.
-
-    Raises, when called:
-        SetupError: for head widths that are not powers of two from 16 on.
-    """
+    """The rule of one pass, for heads whose widths `check_widths` accepts. See `spinf_core.nn.delta.TreeDelta`."""
 
     def __init__(self, plan: RecurrencePlan, device: torch.device) -> None:
         self._plan = plan
@@ -251,7 +247,6 @@ class TritonTreeDelta:
         """See `TreeDelta`."""
         plan = self._plan
         value_heads, key_width, value_width = v.shape[1], k.shape[2], v.shape[2]
-        check_widths(key_width, value_width)
         q, k, v, g, beta = (each.contiguous() for each in (q, k, v, g, beta))
         out = torch.empty_like(v)
         out.index_fill_(0, self._tables.padding, 0.0)
