@@ -20,6 +20,9 @@ from spinf_core.stack import IntArray
 SAVED = 16
 """A state is saved where paths part if that spares walks at least this many rows: writing and reading it costs about half."""
 
+APART = 4
+"""Rows between two saved states of a path, so that paths that part at every row neither fill the memory nor queue up."""
+
 NOWHERE = -1
 
 Flags = NDArray[np.bool_]
@@ -130,8 +133,13 @@ def _parting(layout: TreeLayout, after: Flags) -> Flags:
     begins[under] = children[parent[under]] > 1
     chain = number - np.maximum.accumulate(np.where(begins, number, 0)) + 1
     leaves = np.concatenate(([0], np.cumsum(after & (end == number + 1))))
-    below = leaves[end] - leaves[number]
-    chosen: Flags = (children > 1) & ((below - 1) * chain >= SAVED)
+    chosen = np.zeros(layout.rows, bool)
+    unsaved = np.zeros(layout.rows, np.int64)  # at rows where paths part: the rows since a saved state
+    for row in np.flatnonzero(children > 1).tolist():
+        above = int(parent[row - chain[row] + 1])
+        rows = int(chain[row]) + (int(unsaved[above]) if above >= 0 else 0)
+        chosen[row] = rows >= APART and (leaves[end[row]] - leaves[row] - 1) * rows >= SAVED
+        unsaved[row] = 0 if chosen[row] else rows
     return chosen
 
 

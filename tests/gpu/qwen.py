@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).parents[2]
-for part in (".", "plugins/qwen35", "plugins/qwen35/tests"):
+for part in (".", "plugins/qwen35", "plugins/qwen35/tests", "plugins/quant-fp8s"):
     sys.path.insert(0, str(ROOT / part))
 
 import tiny_qwen as tiny  # noqa: E402
+from spinf_quant_fp8s.scheme import Row  # noqa: E402
 from spinf_qwen35 import mixer, stack  # noqa: E402
 
 from spinf_core.compiler.jobs import split  # noqa: E402
@@ -52,6 +53,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "bf16": lambda: Unquantized("bf16"),
     "w8a16": lambda: Int8("w8a16", CUDA),
     "w8a8": lambda: Int8("w8a8", CUDA),
+    "fp8row": Row,
 }
 SIZES = Sizes.up_to(16_384, 32_768)
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 64}

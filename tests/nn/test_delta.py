@@ -109,17 +109,18 @@ def test_states_of_any_rows_are_kept_in_their_order() -> None:
         torch.testing.assert_close(kept[number].double(), expected, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("spared", [1, 10**9])
+@pytest.mark.parametrize("spared", [0, 10**9])
 def test_where_states_are_saved_moves_no_bit(spared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_ = make_pass(3, branches=12)
     terms = make_terms(pass_.rows, SHAPES["as many"])
     usual, _ = tree_delta(make_layout(pass_))(*terms)
 
     monkeypatch.setattr(walks, "SAVED", spared)
+    monkeypatch.setattr(walks, "APART", 0)
     plan = RecurrencePlan.build(make_layout(pass_))
     found, _ = TorchTreeDelta(plan)(*terms)
 
-    assert (len(plan.levels) > 1) == (spared == 1)
+    assert (len(plan.levels) > 1) == (spared == 0)
     assert torch.equal(found, usual)
 
 
@@ -137,6 +138,15 @@ def test_what_walks_pass_through_together_is_bounded() -> None:
     plan = RecurrencePlan.build(make_layout(batch.pass_))
     assert len(plan.rows) == 40 + 30 * 2
     assert plan.states == 1 + 1
+
+
+def test_paths_that_part_at_every_row_save_a_state_now_and_then() -> None:
+    """Each question begins as all longer ones do."""
+    probe = Probe((1, 2), tuple((*range(length), 99) for length in range(1, 101)))
+    batch = lay_out([next(split(probe.job(), 300))], Sizes.up_to(512))
+    plan = RecurrencePlan.build(make_layout(batch.pass_))
+    assert plan.states <= 1 + 100 / walks.APART
+    assert len(plan.rows) <= 200 + 100 * walks.APART
 
 
 def test_every_row_after_the_cut_is_answered_for_once() -> None:
