@@ -19,7 +19,7 @@ from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.walks import RecurrencePlan, Walks
 from spinf_core.stack import CONTENT_TILE, IntArray
 
-WALK_BYTES = 1 << 28  # of states that walks hold at once on the CPU
+WALK_BYTES = 1 << 22  # of states that walks hold at once on the CPU: about what stays in its caches
 
 
 class TreeDelta(Protocol):
