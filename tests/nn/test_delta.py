@@ -95,6 +95,19 @@ def test_every_row_follows_its_own_path(shape: tuple[int, int, int, int]) -> Non
             assert not out[row].any()
 
 
+@pytest.mark.parametrize("decay", [0.0, -1e-3, -50.0, -1e4])
+def test_the_same_key_again_and_again_loses_no_digits(decay: float) -> None:
+    """As a word repeated over a whole content makes it; writing all of what is missing, whatever the decay."""
+    pass_ = make_pass(21, contents=(130,), branches=3, longest=8)
+    q, k, v, g, beta = make_terms(pass_.rows, SHAPES["as many"])
+    terms = q, k[:1].expand_as(k), v, torch.full_like(g, decay), torch.ones_like(beta)
+
+    out, _ = tree_delta(make_layout(pass_))(*terms)
+
+    for row in range(3, int(pass_.segments[0, 2]), 10):
+        torch.testing.assert_close(out[row].double(), by_the_path(terms, path_of(pass_, row))[0], atol=2e-5, rtol=2e-5)
+
+
 def test_states_of_any_rows_are_kept_in_their_order() -> None:
     pass_ = make_pass(2)
     rows = a_few_rows(pass_)

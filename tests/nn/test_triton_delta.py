@@ -45,6 +45,15 @@ def test_equals_plain_torch(shape: tuple[int, int, int, int], monkeypatch: pytes
     torch.testing.assert_close(kept, expected_kept, **CLOSE)
 
 
+@pytest.mark.parametrize("decay", [0.0, -1e4])
+def test_the_same_key_again_and_again_loses_no_digits(decay: float) -> None:
+    pass_ = make_pass(21, contents=(70,), branches=2, longest=4)
+    q, k, v, g, beta = make_terms(pass_.rows, SHAPES["as many"])
+    terms = q, k[:1].expand_as(k), v, torch.full_like(g, decay), torch.ones_like(beta)
+    plan = RecurrencePlan.build(make_layout(pass_))
+    torch.testing.assert_close(kernels.TritonTreeDelta(plan, CPU)(*terms)[0], TorchTreeDelta(plan)(*terms)[0], **CLOSE)
+
+
 def test_a_row_does_not_change_with_what_shares_its_pass() -> None:
     small, large = (make_pass(12, contents=contents, branches=3, longest=9) for contents in ((70,), (70, 5, 0)))
     rows = int(small.segments[0, 2])
