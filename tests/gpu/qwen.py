@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -92,8 +93,8 @@ def load_model(folder: Path, scheme: str) -> stack.Qwen35:
 def checked(what: str, run: Callable[[], object]) -> Line:
     try:
         return what, str(run() or "ok")
-    except AssertionError as error:
-        return what, f"FAILED {error}"[:300]
+    except Exception as error:  # the other checks are worth their time on the machine still
+        return what, f"FAILED {type(error).__name__}: {error}"[:300]
 
 
 # Small
@@ -118,6 +119,8 @@ def small() -> Iterator[Line]:
             ours = load_model(folder, scheme)
             yield checked(f"wider {scheme}: past", partial(conformance.check_past, ours))
             yield checked(f"wider {scheme}: every bit kept", partial(every_bit, ours, Sizes.up_to(4096)))
+            if scheme not in ("bf16", "w8a16"):
+                continue
             digest = self_test(ours, Sizes.up_to(1024)).digest
             command = [sys.executable, __file__, "--digest", str(folder), scheme]
             again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -391,9 +394,13 @@ def main() -> int:
     torch.backends.cudnn.allow_tf32 = False  # transformers' convolutions are an oracle in float32
     failed, began = 0, time.perf_counter()
     for part in parts:
-        for what, verdict in part:
-            failed += "FAILED" in verdict
-            print(f"{time.perf_counter() - began:7.1f} s  {what:52} {verdict}", flush=True)
+        try:
+            for what, verdict in part:
+                failed += "FAILED" in verdict
+                print(f"{time.perf_counter() - began:7.1f} s  {what:52} {verdict}", flush=True)
+        except Exception:
+            failed += 1
+            traceback.print_exc()
         torch.cuda.empty_cache()
     print(f"{failed} failed on {torch.cuda.get_device_name()}, torch {torch.__version__}")
     return int(failed > 0)
