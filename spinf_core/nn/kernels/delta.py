@@ -25,7 +25,7 @@ from spinf_core.stack import CONTENT_TILE, IntArray
 STATE_BYTES = 1 << 30
 """What states and inverses of a layer may hold at once; value heads are run in groups that keep to it."""
 
-# Tile sizes: with these nothing spills on compute capability 9.0.
+# Tile sizes: with these next to nothing spills on compute capability 9.0.
 KEY_PART = 32
 PREPARE_WARPS = 4
 SCAN_COLUMNS, SCAN_WARPS = 32, 4
