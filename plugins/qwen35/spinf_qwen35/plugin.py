@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from spinf_core import ModelStack, hookimpl
 
@@ -18,3 +19,9 @@ def spinf_model_stacks() -> Iterable[ModelStack]:
         factory="spinf_qwen35.stack:load",
         devices=("cuda", "cpu"),
     )
+
+
+@hookimpl
+def spinf_manifests() -> Iterable[Path]:
+    """The models that this distribution announces."""
+    yield from sorted((Path(__file__).parent / "manifests").glob("*.toml"))
