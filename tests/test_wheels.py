@@ -149,7 +149,7 @@ def test_core_alone_requires_three_small_packages(wheels):
     assert sorted(line.partition(">")[0] for line in required) == ["attrs", "cattrs", "pluggy"]
 
 
-@pytest.mark.parametrize("name", ["spinf-gemma4", "spinf-smollm2"])
+@pytest.mark.parametrize("name", ["spinf-gemma4", "spinf-qwen35", "spinf-smollm2"])
 def test_a_stack_requires_the_engine_and_the_server(wheels, name):
     assert "spinf-core[engine,server]<0.2,>=0.1" in metadata(wheels[name]).get_all("Requires-Dist")
 

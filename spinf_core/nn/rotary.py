@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,21 +41,35 @@ def inverse_frequencies(head_dim: int, parameters: Mapping[str, Any]) -> Tensor:
     return (1 - smooth) * frequencies / factor + smooth * frequencies
 
 
+def interleaved_axes(pairs: int, sections: Sequence[int]) -> Tensor:
+    """[pairs] int64: the axis of the positions that turns each pair of a head, by the interleaved sections of Qwen3-VL.
+
+    Axis a > 0 has the pairs a, a + 3, a + 6, … below 3 · `sections[a]`; axis 0 has all others.
+    """
+    axes = torch.zeros(pairs, dtype=torch.int64)
+    for axis in range(1, len(sections)):
+        axes[axis : 3 * sections[axis] : 3] = axis
+    return axes
+
+
 class Rotary:
     """Cosine and sine tables for the positions of one pass, and their application.
 
     Args:
         frequencies: [D / 2] float32.
         device: where the tables go.
+        axes: [D / 2] the axis of the positions that turns each pair (see `interleaved_axes`); None: there is but one axis.
     """
 
-    def __init__(self, frequencies: Tensor, device: torch.device) -> None:
+    def __init__(self, frequencies: Tensor, device: torch.device, axes: Tensor | None = None) -> None:
         self.frequencies = frequencies.to(device)
         self.device = device
+        self.axes = None if axes is None else axes.to(device)
 
     def tables(self, positions: Tensor | np.ndarray, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos, sin [N, 1, D / 2] for positions [N]."""
-        angles = torch.as_tensor(positions, device=self.device).float()[:, None] * self.frequencies
+        """cos, sin [N, 1, D / 2] for positions [N], or [A, N] where pairs have axes."""
+        at = torch.as_tensor(positions, device=self.device).float()
+        angles = (at[:, None] if self.axes is None else at[self.axes].T) * self.frequencies
         return angles.cos().to(dtype)[:, None], angles.sin().to(dtype)[:, None]
 
 
@@ -64,3 +78,9 @@ def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = tables
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def rotate_first(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
+    """x [N, H, D], of which the tables turn only the first numbers of each head: twice as many as they have columns."""
+    width = 2 * tables[0].shape[-1]
+    return torch.cat((rotate(x[..., :width], tables), x[..., width:]), dim=-1)

@@ -17,6 +17,8 @@ from torch import Tensor
 from spinf_core.errors import SetupError
 from spinf_core.weights import Weights
 
+INT4_METHODS = frozenset({"gptq", "awq", "auto-round"})
+
 
 def has_static_fp8(config: Mapping[str, Any]) -> bool:
     """Whether a checkpoint's weights and activations are fp8 with static scales.
@@ -34,6 +36,12 @@ def has_static_fp8(config: Mapping[str, Any]) -> bool:
         if not problems:
             return True
         raise SetupError(f"the checkpoint's fp8 layout is not one that is read: {'; '.join(problems)}")
+    if method in INT4_METHODS or format_ == "pack-quantized":
+        layout = format_ if format_ == "pack-quantized" else method
+        raise SetupError(
+            f"the checkpoint is quantized, and the int4 layout {layout!r} is not run yet; use one that is not quantized, with "
+            "--quant w8a16 where memory is short"
+        )
     raise SetupError(
         f"the checkpoint is quantized by {method!r}, format {format_!r}, which is not a known layout; use one that is not "
         "quantized, or compressed-tensors float-quantized with static scales per tensor"

@@ -102,24 +102,24 @@ def check_past(model: Model) -> None:
             _check_content_from_tile(model, probe, unbroken)
 
 
-def _layout(probe: Probe) -> Pass:
+def _layout(model: Model, probe: Probe) -> Pass:
     job = probe.job()
-    return lay_out(list(split(job, max(job.rows, 1))), SIZES).pass_
+    return lay_out(list(split(job, max(job.rows, 1))), SIZES, model.axes).pass_
 
 
 def _check_branches_from_cut(model: Model, probe: Probe, unbroken: Tensor) -> None:
     """Content first, its last row kept; then every branch in a pass of its own from a fork of that state."""
-    content = _layout(Probe(probe.content, (probe.branches[0],)))
+    content = _layout(model, Probe(probe.content, (probe.branches[0],)))
     last = len(probe.content) - 1
     _, state = model.forward(content, keep=[last])
     assert state is not None
     assert state.rows == 1, f"a state of one kept row says that it has {state.rows}"
     assert state.bytes > 0, "a state says that it holds no memory"
     for number, branch in enumerate(probe.branches):
-        hidden, _ = model.forward(_continued(branch, len(probe.content), len(probe.content)), past=state)
+        hidden, _ = model.forward(_continued(model, branch, len(probe.content), len(probe.content)), past=state)
         assert torch.equal(hidden[-1], unbroken[number]), f"branch {number} continued from the cut differs in bits"
     forks = state.fork([0, 0])
-    merged = _together([_continued(branch, last + 1, last + 1) for branch in probe.branches[:2]], bases=[1, 0])
+    merged = _together(model, [_continued(model, branch, last + 1, last + 1) for branch in probe.branches[:2]], bases=[1, 0])
     hidden, _ = model.forward(merged, past=forks)
     assert torch.equal(hidden, unbroken[:2]), "branches continued together from a forked state differ in bits"
     forks.free()
@@ -131,7 +131,7 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
     halves = [max(1, len(branch) // 2) for branch in probe.branches]
     heads = Probe(probe.content, tuple(branch[:half] for branch, half in zip(probe.branches, halves, strict=True)))
     job = heads.job()
-    pass_ = lay_out(list(split(job, job.rows)), SIZES).pass_
+    pass_ = lay_out(list(split(job, job.rows)), SIZES, model.axes).pass_
     _, state = model.forward(pass_, keep=(job.pair_node + cut).tolist())
     assert state is not None
     for number, (branch, half) in enumerate(zip(probe.branches, halves, strict=True)):
@@ -140,7 +140,7 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
         hidden = None
         while rest:  # a few tokens at a time, each from the state before
             step = rest[:3]
-            hidden, kept = model.forward(_continued(step, cut, depth), past=now, keep=[len(step) - 1])
+            hidden, kept = model.forward(_continued(model, step, cut, depth), past=now, keep=[len(step) - 1])
             assert kept is not None
             now, rest, depth = kept, rest[3:], depth + len(step)
         if hidden is not None:
@@ -148,14 +148,14 @@ def _check_branches_from_within(model: Model, probe: Probe, unbroken: Tensor) ->
 
 
 def _check_content_from_tile(model: Model, probe: Probe, unbroken: Tensor) -> None:
-    first = _layout(Probe(probe.content[:CONTENT_TILE], (probe.branches[0],)))
+    first = _layout(model, Probe(probe.content[:CONTENT_TILE], (probe.branches[0],)))
     # The state is kept inside a content: the pass says that the content goes on.
     first = attrs.evolve(first, cut=np.array([len(probe.content)], np.int32), segments=np.array([[0, 64, 64]], np.int32))
     first = attrs.evolve(first, job=np.where(np.arange(first.rows) < CONTENT_TILE, 0, -1).astype(np.int32))
     first = attrs.evolve(first, reads=np.array([CONTENT_TILE - 1], np.int32))
     _, state = model.forward(first, keep=[CONTENT_TILE - 1])
     assert state is not None
-    rest = _layout(Probe(probe.content[CONTENT_TILE:], probe.branches))
+    rest = _layout(model, Probe(probe.content[CONTENT_TILE:], probe.branches))
     rest = attrs.evolve(
         rest,
         depth=np.where(rest.job >= 0, rest.depth + CONTENT_TILE, rest.depth).astype(np.int32),
@@ -169,21 +169,22 @@ def _check_content_from_tile(model: Model, probe: Probe, unbroken: Tensor) -> No
     assert torch.equal(hidden[torch.as_tensor(rows)], unbroken), "a content continued at the end of a tile differs in bits"
 
 
-def _continued(tokens: Sequence[int], cut: int, depth: int) -> Pass:
+def _continued(model: Model, tokens: Sequence[int], cut: int, depth: int) -> Pass:
     """One path of tokens after the cut, from `depth` on, that continues row 0 of a past; its last row is read."""
-    pass_ = _layout(Probe((), (tuple(tokens),)))
+    pass_ = _layout(model, Probe((), (tuple(tokens),)))
     mine = pass_.job >= 0
     moved = np.where(mine, pass_.depth + depth, pass_.depth).astype(np.int32)
-    return attrs.evolve(pass_, depth=moved, positions=moved[None], cut=np.array([cut], np.int32), base=np.array([0], np.int32))
+    positions = np.repeat(moved[None], model.axes, axis=0)
+    return attrs.evolve(pass_, depth=moved, positions=positions, cut=np.array([cut], np.int32), base=np.array([0], np.int32))
 
 
-def _together(passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
+def _together(model: Model, passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
     """Passes of one path each, as the jobs of one pass without padding between them."""
     spans = [int((pass_.job >= 0).sum()) for pass_ in passes]
     starts = np.cumsum([0, *spans])
     rows = SIZES.fit(int(starts[-1]))
     merged = attrs.evolve(
-        _layout(Probe((), ((0,) * rows,))),
+        _layout(model, Probe((), ((0,) * rows,))),
         job=np.full(rows, -1, np.int32),
         parent=np.full(rows, -1, np.int32),
         end=np.arange(1, rows + 1, dtype=np.int32),
@@ -197,7 +198,7 @@ def _together(passes: Sequence[Pass], bases: Sequence[int]) -> Pass:
         merged.ids[at], merged.depth[at] = pass_.ids[:span], pass_.depth[:span]
         merged.job[at], merged.end[at] = number, pass_.end[:span] + start
         merged.parent[at] = np.where(pass_.parent[:span] >= 0, pass_.parent[:span] + start, -1)
-        merged.positions[0, at] = pass_.positions[0, :span]
+        merged.positions[:, at] = pass_.positions[:, :span]
     return merged
 
 
@@ -205,7 +206,7 @@ def check_odd_passes(model: Model) -> None:
     """Passes at the edges: nothing read, one row, only padding beside it, a job that ends where another begins."""
     generator = np.random.default_rng(3)
     tokens = tuple(generator.integers(0, model.vocab_size, 5).tolist())
-    pass_ = _layout(Probe(tokens[:1], (tokens[1:2],)))
+    pass_ = _layout(model, Probe(tokens[:1], (tokens[1:2],)))
     hidden, state = model.forward(attrs.evolve(pass_, reads=np.empty(0, np.int32)))
     assert hidden.shape == (0, model.hidden_size), f"a pass without reads gave hidden rows of shape {tuple(hidden.shape)}"
     assert state is None, "a pass that keeps nothing gave a state"

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from spinf_core.nn.activation import sigmoid, silu
 from spinf_core.nn.attention import tree_attention
-from spinf_core.nn.delta import tree_delta_rule
+from spinf_core.nn.delta import tree_delta
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import PlainLinear
@@ -168,7 +168,7 @@ class ToyModel(Model):
         windowed = torch.cat((joint[taps], inputs[:, None]), dim=1)  # [N, TAPS + 1, C], the row itself last
         q, k, v, g, beta = self._delta_terms((windowed * self.convolution.T).sum(1), self.gates(normed))
         rows = None if keep is None else np.asarray(keep)
-        out, states = tree_delta_rule(q, k, v, g, beta, layout, past.kept[0] if past else None, rows)
+        out, states = tree_delta(layout, rows)(q, k, v, g, beta, past.kept[0] if past else None)
         x = x + self.delta_out(out.reshape(len(x), -1))
         if rows is None or states is None:
             return x, LayerState()

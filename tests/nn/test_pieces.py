@@ -18,7 +18,7 @@ from spinf_core.nn.activation import gelu_tanh, sigmoid, silu
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.norm import RMSNorm
-from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
+from spinf_core.nn.rotary import Rotary, interleaved_axes, inverse_frequencies, rotate, rotate_first
 
 ACTIVATIONS = [(silu, F.silu), (sigmoid, torch.sigmoid), (gelu_tanh, partial(F.gelu, approximate="tanh"))]
 LLAMA_3 = {
@@ -64,6 +64,23 @@ def test_rotary_embedding(parameters: dict[str, float]) -> None:
     expected, _ = apply_rotary_pos_emb(q, k, cos, sin)
     tables = Rotary(inverse_frequencies(32, parameters), torch.device("cpu")).tables(np.arange(600), torch.float32)
     torch.testing.assert_close(rotate(q[0].transpose(0, 1), tables), expected[0].transpose(0, 1))
+
+
+def test_rotary_embedding_on_interleaved_axes() -> None:
+    from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextRotaryEmbedding
+    from transformers.models.qwen3_5.modeling_qwen3_5 import apply_rotary_pos_emb as apply_to_a_part
+
+    sections = [6, 5, 5]
+    parameters = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": sections}
+    config = Qwen3_5TextConfig(head_dim=64, rope_parameters=parameters)
+    q, k = torch.randn(2, 1, 2, 50, 64)
+    positions = torch.randint(0, 300, (3, 50))
+    cos, sin = Qwen3_5TextRotaryEmbedding(config)(q, positions[:, None])
+    expected, _ = apply_to_a_part(q, k, cos, sin)
+    rotary = Rotary(inverse_frequencies(32, parameters), torch.device("cpu"), interleaved_axes(16, sections))
+    found = rotate_first(q[0].transpose(0, 1), rotary.tables(positions.numpy(), torch.float32))
+    torch.testing.assert_close(found, expected[0].transpose(0, 1))
 
 
 def test_an_unknown_rope_type_is_refused() -> None:

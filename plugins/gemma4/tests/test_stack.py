@@ -14,6 +14,7 @@ from spinf_gemma4 import stack
 from spinf_gemma4.stack import Gemma4, load
 
 from spinf_core.errors import SetupError
+from spinf_core.nn.activation import gated
 from spinf_core.quant.unquantized import Unquantized
 from spinf_core.stack import LoadContext, Model
 from spinf_core.testing.conformance import Oracle, StackConformance, check_oracle
@@ -82,12 +83,12 @@ class TestExperts(_Variant):
 
 
 def another_activation(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stack, "gelu_tanh", torch.nn.functional.silu)
+    patch.setattr(stack, "gated", lambda gate, up, activation, output: gated(gate, up, "silu", output))
 
 
 def no_scalars(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
     for block in model.blocks:
-        block.scalar = torch.ones_like(block.scalar)
+        block.scalar = 1.0
 
 
 def no_window(model: Gemma4, patch: pytest.MonkeyPatch) -> None:
