@@ -17,6 +17,7 @@ from spinf_core.engine.scheduler import Work
 from spinf_core.engine.scorer import question_scores
 from spinf_core.packs.request import PackRun
 from spinf_core.protocol import ParsedRequest, ScoreResponse
+from spinf_core.protocol.response import InputResult
 
 
 class JobRun:
@@ -26,6 +27,7 @@ class JobRun:
         self.job = job
         self._values = np.full(len(job.pair_node), np.nan)
         self._missing = len(job.pair_node)
+        self._scores: tuple[QuestionScore, ...] | None = None
 
     def fill(self, part: Part, values: Values) -> None:
         """Take the values of a part."""
@@ -39,7 +41,9 @@ class JobRun:
 
     def scores(self) -> tuple[QuestionScore, ...]:
         """Of every question, once complete."""
-        return question_scores(self.job, self._values)
+        if self._scores is None:
+            self._scores = question_scores(self.job, self._values)
+        return self._scores
 
 
 class Ticket(Work):
@@ -50,6 +54,7 @@ class Ticket(Work):
         future: of the response.
         parsed, compiled: None until they are. packs: that run on every input.
         floors: of the request, by key, as they come in.
+        results: of inputs, by their numbers, as they are made.
         rows, busy_seconds: what its parts took of passes. floor_rows: of floors that were read because it asked first.
     """
 
@@ -61,6 +66,7 @@ class Ticket(Work):
         self.packs: tuple[PackRun, ...] = ()
         self.compiled: CompiledRequest | None = None
         self.floors: dict[FloorKey, QuestionScore] = {}
+        self.results: dict[int, InputResult] = {}
         self.rows = self.floor_rows = 0
         self.busy_seconds = 0.0
         self.accepted = time.perf_counter()
@@ -106,7 +112,23 @@ class Ticket(Work):
     def complete(self) -> bool:
         """Whether every input and every floor was read."""
         assert self.compiled is not None
-        return all(run.complete for run in self._runs) and len(self.floors) == len(self.compiled.floors)
+        return self.floors_complete and all(run.complete for run in self._runs)
+
+    @property
+    def floors_complete(self) -> bool:
+        """Whether every floor was read."""
+        assert self.compiled is not None
+        return len(self.floors) == len(self.compiled.floors)
+
+    def finite_inputs(self) -> list[int]:
+        """Numbers of the inputs that were read and have finite scores."""
+        assert self.compiled is not None
+        inputs = range(len(self.compiled.inputs))
+        return [n for n in inputs if self._runs[n].complete and all(score.finite for score in self._runs[n].scores())]
+
+    def scores_of(self, number: int) -> tuple[QuestionScore, ...]:
+        """Of an input that was read, per question."""
+        return self._runs[number].scores()
 
     def input_scores(self) -> tuple[tuple[QuestionScore, ...], ...]:
         """Per input, per question."""

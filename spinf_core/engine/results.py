@@ -40,15 +40,7 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     scores, floors = ticket.input_scores(), ticket.floor_scores()
     if not all(score.finite for found in (*scores, floors) for score in found):
         raise Rejected("engine_error", "the model gave a score that is not a number; the request was not answered")
-    hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
-    results = tuple(
-        InputResult(
-            entry.id,
-            tuple(_queries(entry, found, floors, hidden)),
-            tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
-        )
-        for entry, found in zip(request.inputs, scores, strict=True)
-    )
+    results = tuple(input_result(ticket, number) for number in range(len(request.inputs)))
     warnings = (*request.warnings, *_low_mass_warnings(request, scores))
     silent = hidden_ids(ticket.packs)
     now = time.perf_counter()
@@ -69,6 +61,21 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
         ),
         endpoint=parsed.endpoint,
     )
+
+
+def input_result(ticket: Ticket, number: int) -> InputResult:
+    """What the response says of one input, once its scores and all floors are in; made once."""
+    made = ticket.results.get(number)
+    if made is None:
+        assert ticket.compiled is not None
+        entry, found = ticket.compiled.inputs[number], ticket.scores_of(number)
+        hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
+        made = ticket.results[number] = InputResult(
+            entry.id,
+            tuple(_queries(entry, found, ticket.floor_scores(), hidden)),
+            tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
+        )
+    return made
 
 
 def _queries(

@@ -21,7 +21,7 @@ from spinf_core.engine.floordesk import FloorDesk
 from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.loading import Loaded
 from spinf_core.engine.request import Ticket
-from spinf_core.engine.results import response
+from spinf_core.engine.results import input_result, response
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.scorer import OutOfMemory, Scorer
 from spinf_core.errors import Rejected, SetupError
@@ -241,6 +241,14 @@ class ScoringService:
         if request.model is not None and request.model.casefold() not in self.loaded.names:
             raise Rejected("model_not_served", f"model {request.model!r} is not served here; {self.loaded.id} is", "model")
 
+    def _begin_response(self, ticket: Ticket) -> None:
+        """Make the results of the inputs that are in, while the device runs the others."""
+        try:
+            for number in ticket.finite_inputs() if ticket.floors_complete else ():
+                input_result(ticket, number)
+        except Exception as error:
+            self._fail(ticket, error)
+
     def _respond(self, ticket: Ticket) -> None:
         try:
             result = response(ticket, self.loaded.id, self.loaded.fingerprint)
@@ -313,11 +321,12 @@ class ScoringService:
                     else:
                         work.fill(part, outcome)
                         done.add(work)
-            complete = [t for t in done if t in self._open and t not in failed and t.complete]
+            going = [ticket for ticket in done if ticket in self._open and ticket not in failed]
+            complete = [ticket for ticket in going if ticket.complete]
         for ticket, error in failed.items():
             self._fail(ticket, error)
-        for ticket in complete:
-            self._responders.submit(self._respond, ticket)
+        for ticket in going:
+            self._responders.submit(self._respond if ticket in complete else self._begin_response, ticket)
 
     def _died(self, error: BaseException) -> None:
         self._degrade(f"the engine's thread died: {type(error).__name__}")

@@ -45,7 +45,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "fp8row": Row,
     "fp8": Dynamic,
 }
-CONTENTS = (1, 3, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 3000)
+CONTENTS = (1, 3, 63, 64, 65, 127, 128, 129, 1023, 1024, 1025, 3000, 20_000)
 # A small shape whose widths fp8 products take.
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "global_head_dim": 128, "sliding_window": 100}
 
@@ -58,11 +58,18 @@ def load_model(folder: Path, scheme: str) -> Model:
 def probes_for(model: Model) -> list[Probe]:
     generator = np.random.default_rng(7)
     made = [random_probe(generator, model.vocab_size, content, 12, 40) for content in CONTENTS]
-    return [*made, random_probe(generator, model.vocab_size, 20, 300, 8), random_probe(generator, model.vocab_size, 0, 40, 40)]
+    many = random_probe(generator, model.vocab_size, 20, 2000, 6)
+    return [*made, many, many.only([1]), random_probe(generator, model.vocab_size, 0, 40, 40), siblings(generator, model)]
 
 
-def against_transformers() -> Iterator[tuple[str, str]]:
-    for variant in tiny.VARIANTS:
+def siblings(generator: np.random.Generator, model: Model) -> Probe:
+    """Branches that share 1, 2, … 40 tokens with the first."""
+    first, *others = (tuple(generator.integers(0, model.vocab_size, 41).tolist()) for _ in range(41))
+    return Probe(first[:9], (first, *(first[:shared] + other[shared:] for shared, other in enumerate(others, 1))))
+
+
+def against_transformers(variants: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for variant in variants:
         with tempfile.TemporaryDirectory() as name:
             oracle_model = tiny.make(variant)
             folder = tiny.save(oracle_model, Path(name))
@@ -119,7 +126,7 @@ def invariance(folder: Path, schemes: tuple[str, ...], what: str) -> Iterator[tu
         began = time.perf_counter()
         model = load_model(folder, scheme)
         loaded = time.perf_counter() - began
-        sizes = Sizes.up_to(16_384, 32_768)
+        sizes = Sizes.up_to(16_384, 65_536)
         tested = self_test(model, Sizes.up_to(16_384))
         probes = probes_for(model)
         with torch.inference_mode():
@@ -163,6 +170,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", type=Path, help="a checkpoint of a large shape, fp8-static")
     parser.add_argument("--schemes", default="fp8s,bf16,fp8row,w8a16,w8a8,fp8", help="schemes tried on it")
+    parser.add_argument(
+        "--variants", nargs="*", default=tiny.VARIANTS, choices=tiny.VARIANTS, help="tried against transformers"
+    )
     parser.add_argument("--skip", nargs="*", default=(), choices=("transformers", "small"))
     parser.add_argument("--digest", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -173,7 +183,7 @@ def main() -> int:
         return 0
     parts: list[Iterator[tuple[str, str]]] = []
     if "transformers" not in arguments.skip:
-        parts.append(against_transformers())
+        parts.append(against_transformers(tuple(arguments.variants)))
     work = tempfile.TemporaryDirectory()
     if "small" not in arguments.skip:
         plain, static = Path(work.name, "plain"), Path(work.name, "static")
