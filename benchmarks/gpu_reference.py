@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-REPEATS = 4
+REPEATS = 3
 ENGINES = ("reference", "ours")
 READY_SECONDS = 180
 

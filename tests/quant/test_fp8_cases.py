@@ -127,7 +127,7 @@ def test_a_layout_that_is_not_known_is_refused_by_its_name(folder: Path) -> None
     (folder / "config.json").write_text(json.dumps(config))
     found = static.located(folder)
 
-    with pytest.raises(SetupError, match="quantized by 'gptq'"):
+    with pytest.raises(SetupError, match="int4 layout 'gptq' is not run yet"):
         choose_scheme(static.settings(), None, static.plugins(), CPU, found.config, found.checkpoint)
 
 
