@@ -36,6 +36,8 @@ MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^`{|}~ \n，。：；？！、（）「」《�
 """What ends a word: ASCII and Chinese punctuation, a space, a line break. Not the apostrophe and the underscore, which some
 pre-tokenizers take into a word."""
 
+FEW_CHARACTERS = 2000  # in a batch take less time than waking the library's threads
+
 _PROBES = ("ab", "Word", "x1", "THE end", "a,b 7", "it's", "ab\n\ncd", "é9z", "你a", "a  b")
 
 _TOKENIZER_FILES = (
@@ -183,7 +185,9 @@ class Tokenizer:
         return [EncodedText(each) for each in self._backend.encode_batch(list(texts), add_special_tokens=False)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, in parallel where the tokenizers library is allowed to."""
+        """`encode` of each text, in parallel where that is worth it and the tokenizers library is allowed to."""
+        if sum(map(len, texts)) <= FEW_CHARACTERS:
+            return [self.encode(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:

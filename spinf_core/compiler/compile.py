@@ -10,7 +10,7 @@ from spinf_core.compiler.content import Content, Joiner, cut_contents, merges_un
 from spinf_core.compiler.jobs import Job, build_job
 from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
 from spinf_core.compiler.questions import FloorKey, KeptQuestions, Question, QuestionCompiler, Questions, nothing_to_read
-from spinf_core.compiler.words import WordEncoder
+from spinf_core.compiler.words import KnownWords, WordEncoder
 from spinf_core.errors import Rejected
 from spinf_core.limits import Limits
 from spinf_core.protocol import ParsedInput, ParsedQuery, ParsedRequest, Warning
@@ -84,6 +84,7 @@ class Compiler:
         self._tokenizer = tokenizer
         self._max_rows = max_rows
         self._kept = KeptQuestions(tokenizer, max_rows, limits)
+        self._words = KnownWords()
 
     def keep(self, queries: Iterable[ParsedQuery]) -> None:
         """Compile the queries of a pack before anybody asks for them.
@@ -100,19 +101,22 @@ class Compiler:
             Rejected: what only a tokenizer can tell: `option_boundary`, `option_too_long`, `template_too_long`,
                 `content_too_long`, `request_too_large`, or `invalid_field` for a prompt with nothing to read.
         """
-        return _Compilation(self._tokenizer, self._max_rows, request, self._kept).run()
+        words = WordEncoder(self._tokenizer, self._words)
+        return _Compilation(self._tokenizer, self._max_rows, request, self._kept, words).run()
 
 
 class _Compilation:
     """One request under compilation; gathers floors and warnings over its inputs."""
 
-    def __init__(self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest, kept: KeptQuestions) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest, kept: KeptQuestions, words: WordEncoder
+    ) -> None:
         self.tokenizer = tokenizer
         self.max_rows = max_rows
         self.request = request
         self.kept = kept
         self.bos = () if tokenizer.bos is None else (tokenizer.bos,)
-        self.words = WordEncoder(tokenizer)
+        self.words = words
         options = OptionCompiler(tokenizer, request.limits)
         self.own = QuestionCompiler(tokenizer, options, max_rows, request.limits.max_query_tokens)
         self.questions: dict[int, Questions] = {}

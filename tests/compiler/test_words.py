@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
-from spinf_core.compiler.words import WordEncoder
+from spinf_core.compiler.words import LONGEST_WORD, KnownWords, WordEncoder
 from spinf_core.testing.tokenizers import texts
 from spinf_core.testing.toy import toy_tokenizer
 
@@ -34,3 +35,27 @@ def test_a_tokenizer_that_does_not_break_at_spaces_gets_its_texts_whole() -> Non
     tokenizer = toy_tokenizer()
     tokenizer.__dict__["breaks_at_spaces"] = False
     assert WordEncoder(tokenizer).split("is it red?") == ("is it red?",)
+
+
+def test_words_of_earlier_requests_are_not_tokenized_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = KnownWords()
+    before = WordEncoder(TOKENIZER, shared)
+    before.learn(["the", " gate"])
+    asked: list[str] = []
+    encode = type(TOKENIZER).encode_batch
+    monkeypatch.setattr(TOKENIZER, "encode_batch", lambda words: asked.extend(words) or encode(TOKENIZER, words))
+    later = WordEncoder(TOKENIZER, shared)
+    later.learn(["the", " gate", " opens"])
+    assert asked == [" opens"]
+    assert list(later.ids(["the", " gate", " opens"])) == TOKENIZER.encode("the gate opens")
+
+
+def test_known_words_are_bounded_in_number_and_length() -> None:
+    shared = KnownWords(most=2)
+    words = WordEncoder(TOKENIZER, shared)
+    words.learn(["a", "b", "c" * (LONGEST_WORD + 1)])
+    assert [shared.get(word) is not None for word in ("a", "b", "c" * (LONGEST_WORD + 1))] == [True, True, False]
+    words.learn(["d"])
+    assert shared.get("a") is None
+    assert shared.get("d") == tuple(TOKENIZER.encode("d"))
+    assert list(words.ids(["a", "d"])) == [*TOKENIZER.encode("a"), *TOKENIZER.encode("d")]

@@ -120,7 +120,7 @@ def _steps(layout: TreeLayout, tiles: IntArray) -> dict[str, IntArray]:
     begins = np.flatnonzero(np.concatenate(([True], (np.diff(read) != 0) | (np.diff(tile) != 0))))
     # One entry for each stretch of each path of each tile, by tile and stretch.
     counts = np.concatenate(stretches)[read[begins]]
-    stretch = np.concatenate([np.arange(count) for count in counts]) if counts.max() > 1 else np.zeros(len(begins), int)
+    stretch = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     path, of_tile = np.repeat(read[begins], counts), np.repeat(tile[begins], counts)
     order = np.lexsort((stretch, of_tile))
     path, of_tile, stretch = path[order], of_tile[order], stretch[order]
