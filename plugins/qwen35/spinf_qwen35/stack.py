@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
-from spinf_core.nn.activation import sigmoid, silu
+from spinf_core.nn.activation import gated, sigmoid
 from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.convolution import PathTaps
 from spinf_core.nn.delta import TreeDelta, tree_delta
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat, write
-from spinf_core.nn.norm import RMSNorm
+from spinf_core.nn.norm import RMSNorm, add_norm
 from spinf_core.nn.rotary import Rotary, interleaved_axes, inverse_frequencies, rotate_first
 from spinf_core.nn.state import LayerState, PathState, keep_paths, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
@@ -111,22 +111,26 @@ class Block:
         else:
             self.mixer = Attention(load, f"{at}.self_attn")
         names = (f"{load.prefix}.{at}.mlp.gate_proj", f"{load.prefix}.{at}.mlp.up_proj")
-        self.gate_up = load.scheme.linear(load.weights, names, (c.intermediate_size,) * 2, c.hidden_size)
+        self.sizes = (c.intermediate_size,) * 2
+        self.gate_up = load.scheme.linear(load.weights, names, self.sizes, c.hidden_size)
         down = (f"{load.prefix}.{at}.mlp.down_proj",)
         self.down = load.scheme.linear(load.weights, down, (c.hidden_size,), c.intermediate_size)
         self.mixer_norm = load.norm(f"{at}.input_layernorm", c.hidden_size)
         self.feed_forward_norm = load.norm(f"{at}.post_attention_layernorm", c.hidden_size, self.gate_up.input_format)
 
-    def __call__(self, x: Tensor, tools: PassTools, past: LayerState | None) -> tuple[Tensor, LayerState]:
-        """[N, hidden] -> [N, hidden], and the layer's part of the state."""
-        mixed, state = self.mixer(self.mixer_norm(x), tools, past)
-        x = x + mixed
-        return x + self.feed_forward(self.feed_forward_norm(x)), state
+    def __call__(
+        self, x: Tensor, normed: Tensor, tools: PassTools, past: LayerState | None, then: RMSNorm
+    ) -> tuple[Tensor, Tensor, LayerState]:
+        """The residual stream [N, hidden] and what `mixer_norm` made of it -> the stream behind the layer, what `then`,
+        the next norm, makes of that, and the layer's part of the state."""
+        mixed, state = self.mixer(normed, tools, past)
+        x, ready = add_norm(x, mixed, None, None, self.feed_forward_norm)
+        return *add_norm(x, self.feed_forward(ready), None, None, then), state
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """[N, hidden] in the format of `gate_up` -> [N, hidden]."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(write(silu(gate) * up, self.down.input_format))
+        gate, up = self.gate_up.parts(x, self.sizes)
+        return self.down(gated(gate, up, "silu", self.down.input_format))
 
 
 class Qwen35(Model):
@@ -183,15 +187,17 @@ class Qwen35(Model):
             attention=tree_attention(layout),
             delta=tree_delta(layout, keep),
             taps=PathTaps.build(layout, self.config.taps, keep),
-            tables=self.rotary.tables(pass_.positions, self.dtype),
+            tables=self.rotary.tables(layout.on_device["positions"], self.dtype),
             index=index,
         )
-        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device), self.embedding)
+        x = F.embedding(layout.on_device["ids"], self.embedding)
+        normed = self.blocks[0].mixer_norm(x)
         states = []
         for number, block in enumerate(self.blocks):
-            x, state = block(x, tools, past.layers[number] if past else None)
+            then = self.blocks[number + 1].mixer_norm if number + 1 < len(self.blocks) else self.norm
+            x, normed, state = block(x, normed, tools, past.layers[number] if past else None, then)
             states.append(state)
-        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
+        hidden = normed.index_select(0, layout.on_device["reads"])
         return hidden, PathState(new_paths, states) if new_paths is not None else None
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
