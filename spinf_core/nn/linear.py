@@ -56,10 +56,23 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ (+ b) for x [M, in] and weight [out, in] of one float dtype; each row's bits from its own values alone."""
     if x.device.type != "cuda":
         return F.linear(x, weight, bias)
+    return blocked_product(x, weight, bias)
+
+
+def blocked_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`product` by blocks of `ROW_BLOCK` rows, the last one filled up with zeros."""
     rows = len(x)
-    padded = F.pad(x, (0, 0, 0, -rows % ROW_BLOCK))
-    blocks = [F.linear(block, weight, bias) for block in torch.split(padded, ROW_BLOCK)]
-    return blocks[0][:rows] if len(blocks) == 1 else torch.cat(blocks)[:rows]
+    out = x.new_empty(-(-rows // ROW_BLOCK) * ROW_BLOCK, len(weight))
+    for first in range(0, rows, ROW_BLOCK):
+        block = x[first : first + ROW_BLOCK]
+        if len(block) < ROW_BLOCK:
+            block = F.pad(block, (0, 0, 0, ROW_BLOCK - len(block)))
+        into = out[first : first + ROW_BLOCK]
+        if bias is None:
+            torch.mm(block, weight.T, out=into)
+        else:
+            torch.addmm(bias, block, weight.T, out=into)
+    return out[:rows]
 
 
 class PlainLinear(Linear):

@@ -252,7 +252,7 @@ def where_time_goes(model: stack.Qwen35, pass_: Pass) -> dict[str, float]:
 
     class Timed:
         def __init__(self, block: stack.Block) -> None:
-            self.kind, self.run = block.kind, clock.timed(block.kind, block)
+            self.kind, self.mixer_norm, self.run = block.kind, block.mixer_norm, clock.timed(block.kind, block)
 
         def __call__(self, *args: Any) -> Any:
             return self.run(*args)

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import gelu_tanh, sigmoid, silu
 from spinf_core.nn.head import LMHead
-from spinf_core.nn.linear import InputFormat
+from spinf_core.nn.linear import ROW_BLOCK, InputFormat, blocked_product
 from spinf_core.nn.norm import RMSNorm
 from spinf_core.nn.rotary import Rotary, interleaved_axes, inverse_frequencies, rotate, rotate_first
 
@@ -115,3 +115,11 @@ def test_an_input_format_clamps_before_it_casts() -> None:
     # In float16, whose cast gives infinity; casts to fp8 saturate with some versions of torch and give NaN with others.
     written = InputFormat(torch.float16, 2.0).write(torch.tensor([1e9, -1e9, 4.0]))
     assert written.tolist() == [65504.0, -65504.0, 2.0]
+
+
+@pytest.mark.parametrize("rows", [1, ROW_BLOCK, ROW_BLOCK + 1, 3 * ROW_BLOCK - 7])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_product_by_blocks_of_rows(rows: int, with_bias: bool) -> None:
+    x, weight, bias = torch.randn(rows, 12), torch.randn(5, 12), torch.randn(5)
+    found = blocked_product(x, weight, bias if with_bias else None)
+    torch.testing.assert_close(found, F.linear(x, weight, bias if with_bias else None))
