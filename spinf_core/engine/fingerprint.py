@@ -24,6 +24,15 @@ def device_name(device: torch.device) -> str:
     return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
 
 
+def compilers(device: torch.device) -> str:
+    """The version of torch, and where kernels run, of Triton, which may be another one than torch came with."""
+    if device.type == "cpu":
+        return torch.__version__
+    import triton
+
+    return f"{torch.__version__}, triton {triton.__version__}"
+
+
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -44,7 +53,7 @@ def inputs(
         "scheme": f"{scheme.name} {scheme.numerics} {getattr(scheme, 'source', '')}".rstrip(),
         "head": f"{model.head} {model.dtype}",
         "numerics": f"core {NUMERICS}, stack {type(model).__module__} {model.numerics}",
-        "torch": torch.__version__,
+        "torch": compilers(model.device),
         "device": device_name(model.device),
         "sizes": " ".join(map(str, sizes)),
         "stack options": json.dumps(dict(stack_options), sort_keys=True),
