@@ -44,14 +44,19 @@ def _processor() -> str:
 
 
 def inputs(
-    revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...], stack_options: Mapping[str, str]
+    revision: str,
+    model: Model,
+    scheme: Scheme,
+    head_precision: str,
+    sizes: tuple[int, ...],
+    stack_options: Mapping[str, str],
 ) -> dict[str, str]:
     """What the fingerprint and the self-test's key are made of."""
     return {
         "revision": revision,
         "tokenizer": model.tokenizer.hash,
         "scheme": f"{scheme.name} {scheme.numerics} {getattr(scheme, 'source', '')}".rstrip(),
-        "head": f"{model.head} {model.dtype}",
+        "head": f"{model.head} {model.dtype} {head_precision}",
         "numerics": f"core {NUMERICS}, stack {type(model).__module__} {model.numerics}",
         "torch": compilers(model.device),
         "device": device_name(model.device),

@@ -156,7 +156,8 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
     sizes = Sizes.up_to(budget, max_rows, STEPS[device.type])
-    values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed, settings.engine.stack_options)
+    chosen = settings.engine
+    values = fingerprint.inputs(checkpoint.revision, model, scheme, chosen.lm_head, sizes.listed, chosen.stack_options)
     tested = kept_self_test(
         cache_root() / "self-test",
         fingerprint.digest(values),

@@ -145,8 +145,14 @@ class TestFingerprint:
 
     @pytest.mark.parametrize(
         "change",
-        [{"seed": 1}, {"window": 7}, {"bos": True}, {"settings": {"engine.token_budget": 64}}],
-        ids=["weights", "config", "BOS", "sizes"],
+        [
+            {"seed": 1},
+            {"window": 7},
+            {"bos": True},
+            {"settings": {"engine.token_budget": 64}},
+            {"settings": {"engine.lm_head": "bf16"}},
+        ],
+        ids=["weights", "config", "BOS", "sizes", "precision of the head"],
     )
     def test_it_changes_with_what_moves_a_score(self, tmp_path: Path, change: dict[str, Any]) -> None:
         assert fingerprint(tmp_path / "toy") != fingerprint(tmp_path / "other", **change)
