@@ -37,8 +37,7 @@ from spinf_core.stack import LoadContext  # noqa: E402
 
 CUDA = torch.device("cuda:0")
 KINDS = {
-    "attention, content": ("_attend_content",),
-    "attention, paths": ("_attend_paths",),
+    "attention": ("_attend",),
     "norm, residual, quantize": ("_rms_norm", "_add_norm"),
     "heads: norm and rotary": ("_heads",),
     "gated activation": ("_gated",),

@@ -93,3 +93,16 @@ def test_every_pip_line_installs_distributions_of_this_tree(page, variables, arg
     ours = {"spinf-core", *(f"spinf-{path.parent.name}" for path in ROOT.glob("plugins/*/pyproject.toml"))}
     assert arguments[0] == "install"
     assert set(arguments[1:]) <= ours
+
+
+SCRIPTS = [
+    (page.name, script, re.findall(r"--[a-z-]+", rest))
+    for page in [*PAGES, *sorted((ROOT / "benchmarks").glob("*.md"))]
+    for script, rest in re.findall(r"python ((?:benchmarks|docs|tests)/\S+\.py)([^`|\n]*)", page.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize(("page", "script", "flags"), SCRIPTS)
+def test_every_python_line_names_a_script_and_flags_that_it_has(page, script, flags):
+    source = (ROOT / script).read_text(encoding="utf-8")
+    assert [flag for flag in flags if f'"{flag}"' not in source] == []

@@ -24,6 +24,15 @@ def device_name(device: torch.device) -> str:
     return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
 
 
+def compilers(device: torch.device) -> str:
+    """The version of torch, and where kernels run, of Triton, which may be another one than torch came with."""
+    if device.type == "cpu":
+        return torch.__version__
+    import triton
+
+    return f"{torch.__version__}, triton {triton.__version__}"
+
+
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -35,16 +44,21 @@ def _processor() -> str:
 
 
 def inputs(
-    revision: str, model: Model, scheme: Scheme, sizes: tuple[int, ...], stack_options: Mapping[str, str]
+    revision: str,
+    model: Model,
+    scheme: Scheme,
+    head_precision: str,
+    sizes: tuple[int, ...],
+    stack_options: Mapping[str, str],
 ) -> dict[str, str]:
     """What the fingerprint and the self-test's key are made of."""
     return {
         "revision": revision,
         "tokenizer": model.tokenizer.hash,
         "scheme": f"{scheme.name} {scheme.numerics} {getattr(scheme, 'source', '')}".rstrip(),
-        "head": f"{model.head} {model.dtype}",
+        "head": f"{model.head} {model.dtype} {head_precision}",
         "numerics": f"core {NUMERICS}, stack {type(model).__module__} {model.numerics}",
-        "torch": torch.__version__,
+        "torch": compilers(model.device),
         "device": device_name(model.device),
         "sizes": " ".join(map(str, sizes)),
         "stack options": json.dumps(dict(stack_options), sort_keys=True),

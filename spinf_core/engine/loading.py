@@ -156,13 +156,16 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     max_rows = settings.engine.max_tokens or min(default_rows, model.max_positions)
     budget = min(settings.engine.token_budget or default_budget, max_rows)
     sizes = Sizes.up_to(budget, max_rows, STEPS[device.type])
-    values = fingerprint.inputs(checkpoint.revision, model, scheme, sizes.listed, settings.engine.stack_options)
+    chosen = settings.engine
+    values = fingerprint.inputs(checkpoint.revision, model, scheme, chosen.lm_head, sizes.listed, chosen.stack_options)
     tested = kept_self_test(
         cache_root() / "self-test",
         fingerprint.digest(values),
         lambda: self_test(model, sizes, progress),
         again=settings.engine.self_test,
     )
+    if not scheme.invariant:  # the self-test tries some passes; what the scheme knows of all of them counts for more
+        tested = attrs.evolve(tested, failures=(*tested.failures, f"scheme {scheme.name} is not invariant by its own account"))
     if not tested.invariant:
         progress(
             f"warning: scores vary with the packing on this machine with scheme {scheme.name}, so floors are not cached: "

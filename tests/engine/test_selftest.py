@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from spinf_core.engine import loading
+from spinf_core.engine.fingerprint import compilers
 from spinf_core.engine.selftest import SelfTest, kept_self_test
+from spinf_core.quant.unquantized import Unquantized
 from spinf_core.testing.requests import numbers, query, request
 from spinf_core.testing.toy import ToyModel
 from spinf_core.testing.toy_plugin import toy_engine, write_toy_checkpoint
@@ -109,6 +111,14 @@ class TestFailed:
         assert "scores vary with the packing" in warning
         assert "floors are not cached" in warning
 
+    def test_a_scheme_that_says_so_itself_counts_as_not_invariant_whatever_the_self_test_finds(
+        self, tmp_path: Path, own_cache: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Unquantized, "invariant", False)
+        with toy_engine(tmp_path / "toy") as engine:
+            assert ("scheme", "fp32, not invariant here", "spinf-core 0.1.0") in engine.composition
+            assert engine.fingerprint.endswith("_v")
+
     def test_otherwise_nothing_is_said(self, tmp_path: Path, own_cache: Path) -> None:
         lines: list[str] = []
         with toy_engine(tmp_path / "toy", settings=SMALL, progress=lines.append) as engine:
@@ -135,11 +145,22 @@ class TestFingerprint:
 
     @pytest.mark.parametrize(
         "change",
-        [{"seed": 1}, {"window": 7}, {"bos": True}, {"settings": {"engine.token_budget": 64}}],
-        ids=["weights", "config", "BOS", "sizes"],
+        [
+            {"seed": 1},
+            {"window": 7},
+            {"bos": True},
+            {"settings": {"engine.token_budget": 64}},
+            {"settings": {"engine.lm_head": "bf16"}},
+        ],
+        ids=["weights", "config", "BOS", "sizes", "precision of the head"],
     )
     def test_it_changes_with_what_moves_a_score(self, tmp_path: Path, change: dict[str, Any]) -> None:
         assert fingerprint(tmp_path / "toy") != fingerprint(tmp_path / "other", **change)
+
+    def test_it_names_triton_where_its_kernels_run(self) -> None:
+        triton = pytest.importorskip("triton")
+        assert compilers(torch.device("cuda")) == f"{torch.__version__}, triton {triton.__version__}"
+        assert compilers(torch.device("cpu")) == torch.__version__
 
     def test_it_changes_with_the_number_of_threads(self, tmp_path: Path) -> None:
         before = torch.get_num_threads()
