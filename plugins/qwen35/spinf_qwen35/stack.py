@@ -15,11 +15,11 @@ from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.convolution import PathTaps
 from spinf_core.nn.delta import TreeDelta, tree_delta
 from spinf_core.nn.head import LMHead
-from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat, write
 from spinf_core.nn.norm import RMSNorm
 from spinf_core.nn.rotary import Rotary, interleaved_axes, inverse_frequencies, rotate_first
-from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.nn.runner import PassRun
+from spinf_core.nn.state import LayerState, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
@@ -172,27 +172,20 @@ class Qwen35(Model):
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
-        assert past is None or isinstance(past, PathState)
-        paths = past.paths if past else None
-        layout = TreeLayout.build(pass_, paths, self.device)
-        new_paths = index = None
-        if keep is not None:
-            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
-            index = torch.as_tensor(kept, device=self.device)
+        run = PassRun.of(pass_, past, keep, self.device)
         tools = PassTools(
-            attention=tree_attention(layout),
-            delta=tree_delta(layout, keep),
-            taps=PathTaps.build(layout, self.config.taps, keep),
+            attention=tree_attention(run.layout),
+            delta=tree_delta(run.layout, keep),
+            taps=PathTaps.build(run.layout, self.config.taps, keep),
             tables=self.rotary.tables(pass_.positions, self.dtype),
-            index=index,
+            index=run.index,
         )
-        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64, device=self.device), self.embedding)
+        x = F.embedding(run.layout.on_device["ids"], self.embedding)
         states = []
         for number, block in enumerate(self.blocks):
-            x, state = block(x, tools, past.layers[number] if past else None)
+            x, state = block(x, tools, run.before(number))
             states.append(state)
-        hidden = self.norm(x).index_select(0, torch.as_tensor(pass_.reads, dtype=torch.int64, device=self.device))
-        return hidden, PathState(new_paths, states) if new_paths is not None else None
+        return run.read(self.norm(x)), run.state(states)
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """See `Model.read`."""
