@@ -75,7 +75,7 @@ class Recovery:
         try:
             return self._scorer.launch(parts)
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors of the pass
+            _release(error)
             return error
 
     def _recover(self, parts: Sequence[Part], failure: Exception, halve: bool) -> list[Outcome]:
@@ -109,6 +109,13 @@ class Recovery:
                 return [found]
             values[half.pairs] = found
         return [values[part.pairs]]
+
+
+def _release(error: BaseException | None) -> None:
+    """Let go of the tensors of a pass, which the frames of what failed hold."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _of_memory(error: Exception) -> bool:

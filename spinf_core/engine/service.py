@@ -339,7 +339,9 @@ class ScoringService:
             self._fail(ticket, error)
         if held:
             self._exhausted = True
-            self._degrade(f"{held / 1e9:.1f} GB of the device's memory stayed taken after a pass that did not fit; start anew")
+            self._degrade(
+                f"{held / 1e9:.1f} GB of the device's memory stayed taken after a pass that did not fit; restart the server"
+            )
         for ticket in going:
             self._responders.submit(self._respond if ticket in complete else self._begin_response, ticket)
 

@@ -73,17 +73,26 @@ def test_a_panic_while_a_request_is_compiled_is_answered(service: ScoringService
     assert service.score(request_body()).results
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
 def test_the_memory_of_a_pass_that_failed_is_free_when_it_is_tried_again(
-    service: ScoringService, monkeypatch: pytest.MonkeyPatch
+    service: ScoringService, monkeypatch: pytest.MonkeyPatch, wrapped: bool
 ) -> None:
     forward, held = ToyModel.forward, []
     alive: list[bool] = []
 
+    def allocate() -> None:
+        activations = torch.empty(10)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("no memory left")
+
     def hungry(self: ToyModel, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        if not held and wrapped:
+            try:
+                allocate()
+            except torch.OutOfMemoryError as error:
+                raise RuntimeError("out of memory in layer 3") from error
         if not held:
-            activations = torch.empty(10)
-            held.append(weakref.ref(activations))
-            raise torch.OutOfMemoryError("no memory left")
+            allocate()
         alive.append(held[0]() is not None)
         return forward(self, pass_, past, keep)
 
