@@ -339,9 +339,8 @@ class ScoringService:
             self._fail(ticket, error)
         if held:
             self._exhausted = True
-            self._degrade(
-                f"{held / 1e9:.1f} GB of the device's memory stayed taken after a pass that did not fit; restart the server"
-            )
+            taken = f"{held / 1e9:.1f} GB of the device's memory stayed taken after a pass that did not fit"
+            self._degrade(f"{taken}; restart the server")
         for ticket in going:
             self._responders.submit(self._respond if ticket in complete else self._begin_response, ticket)
 
