@@ -1,4 +1,4 @@
-"""Many random requests at once, some of them refused or cancelled, against the same ones one after another."""
+"""Many random requests at once, some of them refused, cancelled or met by faults, against the same ones one after another."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 
 from spinf_core.engine import service as service_module
 from spinf_core.engine.device import DeviceLoop
 from spinf_core.engine.reading import Reading
 from spinf_core.engine.service import ScoringService
 from spinf_core.errors import Rejected
+from spinf_core.testing.toy import ToyModel
 
 from .conftest import settings_with, toy_loaded
 
@@ -72,26 +74,27 @@ def too_long(good: dict[str, Any], number: int) -> dict[str, Any]:
     return good | {"inputs": inputs}
 
 
-def test_two_hundred_at_once_equal_themselves_alone_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def two_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services launch a pass while another one runs, on a device that takes its time."""
+    values = Reading.values
+
+    def late(self: Reading) -> Any:
+        time.sleep(0.002)
+        return values(self)
+
+    monkeypatch.setattr(Reading, "values", late)
+    monkeypatch.setattr(service_module, "DeviceLoop", lambda *given, **named: DeviceLoop(*given, **(named | {"ahead": 2})))
+
+
+@pytest.mark.usefixtures("two_ahead")
+def test_two_hundred_at_once_equal_themselves_alone_to_the_bit() -> None:
     draw = random.Random(0)
     bodies = [body(draw) for _ in range(200)]
     loaded = partial(toy_loaded, settings_with(limits__max_content_tokens=250), budget=256)
     alone = ScoringService(loaded())
     expected = [alone.score(each, trusted=False).results for each in bodies]
     alone.close()
-
-    def with_passes_ahead(*arguments: Any, **options: Any) -> DeviceLoop:
-        return DeviceLoop(*arguments, **(options | {"ahead": 2}))
-
-    values = Reading.values
-
-    def late(self: Reading) -> Any:
-        """As from a device that works while the next pass is launched."""
-        time.sleep(0.002)
-        return values(self)
-
-    monkeypatch.setattr(service_module, "DeviceLoop", with_passes_ahead)
-    monkeypatch.setattr(Reading, "values", late)
     service = ScoringService(loaded())
     tickets, refused = [], []
     for number, each in enumerate(bodies):
@@ -111,3 +114,32 @@ def test_two_hundred_at_once_equal_themselves_alone_to_the_bit(monkeypatch: pyte
     outcomes = service.statistics().requests
     assert outcomes["content_too_long"] == len(refused)
     assert outcomes["ok"] + outcomes["cancelled"] == 240
+
+
+@pytest.mark.usefixtures("two_ahead")
+def test_whatever_fails_every_request_is_answered_and_no_answer_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(1)
+    bodies = [body(draw) for _ in range(60)]
+    alone = ScoringService(toy_loaded(budget=256))
+    expected = [alone.score(each).results for each in bodies]
+    alone.close()
+    forward = ToyModel.forward
+
+    def failing(self: ToyModel, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        fate = draw.random()
+        if fate < 0.2:
+            raise torch.OutOfMemoryError("no memory left")
+        if fate < 0.3:
+            raise ValueError("secret")
+        return forward(self, pass_, past, keep)
+
+    monkeypatch.setattr(ToyModel, "forward", failing)
+    service = ScoringService(toy_loaded(budget=256))
+    tickets = [service.submit(each) for each in bodies]
+    service.close()
+    refusals = [ticket.future.exception(0) for ticket in tickets]
+    assert {error.code for error in refusals if isinstance(error, Rejected)} == {"request_too_large", "engine_error"}
+    answered = [number for number, error in enumerate(refusals) if error is None]
+    assert answered
+    assert [tickets[number].future.result(0).results for number in answered] == [expected[number] for number in answered]
+    assert service.degraded is None
