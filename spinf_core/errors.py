@@ -70,7 +70,7 @@ class Rejected(Exception):
         message: a sentence that names the thing and the mend.
         param: dotted path of the offending field, such as `scoring.queries.0.options.2`; None where no field is at fault.
         retry_after: seconds after which the same call may go through; None where it will not by waiting.
-        status: 404 where the thing asked for by its path is not there; None: as in `CODES`.
+        status: 404 where the thing asked for by its path is not there; 408 where the body did not arrive; None: as in `CODES`.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Rejected(Exception):
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        self.status, self.type = CODES[code]
-        if status == 404:
-            self.status, self.type = CODES["not_found"]
+        usual, type_ = CODES[code]
+        self.status = status or usual
+        self.type = CODES["not_found"][1] if status == 404 else type_
         self.code = code
         self.message = message
         self.param = param

@@ -7,7 +7,7 @@ missing thing may be in one of them. Nothing is ever replaced by something else.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -20,6 +20,7 @@ from spinf_core.records import Command, Frontend, MediaEmbedder, ModelStack, Pac
 from spinf_core.strict import nearest
 
 R = TypeVar("R", covariant=True)
+T = TypeVar("T", bound=Record)
 
 _FAMILIES = {
     "spinf-smollm2": ("llama",),
@@ -132,7 +133,7 @@ class Plugins:
             SetupError: where none does.
         """
         known = {kind: item for item in self.stacks for kind in item.record.model_types}
-        return known.get(model_type) or self._missing("family", f"stack for model_type {model_type!r}", model_type, known)
+        return self._find(known, model_type, "family", f"stack for model_type {model_type!r}")
 
     def stack_of_family(self, family: str) -> Registered[ModelStack]:
         """The stack of this family.
@@ -141,7 +142,7 @@ class Plugins:
             SetupError: where none is installed.
         """
         known = {item.record.family: item for item in self.stacks}
-        return known.get(family) or self._missing("family", f"stack for the family {family!r}", family, known)
+        return self._find(known, family, "family", f"stack for the family {family!r}")
 
     def scheme(self, name: str) -> Registered[QuantScheme]:
         """The quantization scheme of this name.
@@ -149,12 +150,7 @@ class Plugins:
         Raises:
             SetupError: where none is installed.
         """
-        known = {item.record.name: item for item in self.schemes}
-        return known.get(name) or self._missing("scheme", f"quantization scheme {name!r}", name, known)
-
-    def embedders_of(self, family: str) -> tuple[Registered[MediaEmbedder], ...]:
-        """The media embedders for models of this family; none where it reads text only."""
-        return tuple(item for item in self.embedders if family in item.record.families)
+        return self._find(_by_name(self.schemes), name, "scheme", f"quantization scheme {name!r}")
 
     def pack_source(self, scheme: str) -> Registered[PackSource]:
         """The source of packs for what stands before the colon.
@@ -163,7 +159,7 @@ class Plugins:
             SetupError: where none is installed.
         """
         known = {item.record.scheme: item for item in self.pack_sources}
-        return known.get(scheme) or self._missing("pack source", f"pack source for {scheme}:", scheme, known)
+        return self._find(known, scheme, "pack source", f"pack source for {scheme}:")
 
     def frontend(self, name: str) -> Registered[Frontend]:
         """The server front end of this name.
@@ -171,8 +167,7 @@ class Plugins:
         Raises:
             SetupError: where none is installed.
         """
-        known = {item.record.name: item for item in self.frontends}
-        return known.get(name) or self._missing("frontend", f"front end {name!r}", name, known)
+        return self._find(_by_name(self.frontends), name, "frontend", f"front end {name!r}")
 
     def command(self, name: str) -> Registered[Command]:
         """The subcommand of this name.
@@ -180,8 +175,7 @@ class Plugins:
         Raises:
             SetupError: where none is installed.
         """
-        known = {item.record.name: item for item in self.commands}
-        return known.get(name) or self._missing("command", f"command {name!r}", name, known)
+        return self._find(_by_name(self.commands), name, "command", f"command {name!r}")
 
     def model(self, name: str) -> Registered[Manifest]:
         """The served model of this id or alias, in any case.
@@ -194,6 +188,9 @@ class Plugins:
             known = [known for manifest in self.manifests for known in (manifest.id, *manifest.aliases)]
             self._missing("model", f"model {name!r}", name, known)
         return next(item for item in self.models if item.record is found)
+
+    def _find(self, known: Mapping[str, Registered[T]], name: str, kind: str, what: str) -> Registered[T]:
+        return known.get(name) or self._missing(kind, what, name, known)
 
     def _missing(self, kind: str, what: str, name: str, known: Iterable[str]) -> NoReturn:
         known = sorted(known)
@@ -211,6 +208,10 @@ class Plugins:
         if self.disabled:
             sentence += f". Left out: {', '.join(self.disabled)}"
         raise SetupError(sentence)
+
+
+def _by_name(items: Iterable[Registered[T]]) -> dict[str, Registered[T]]:
+    return {item.record.name: item for item in items}
 
 
 def load_factory(item: Registered[Any], factory: str | None = None) -> Any:

@@ -43,3 +43,10 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Di
     for module in set(sys.modules) - before:
         if str(getattr(sys.modules[module], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[module]
+
+
+@pytest.fixture
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes spinf's variables out of the environment."""
+    for name in [name for name in os.environ if name.startswith("SPINF_")]:
+        monkeypatch.delenv(name)

@@ -136,6 +136,10 @@ class _Form:
     new_word: bool
 
 
+MOST_ENDINGS = 10_000
+"""Endings whose plans are kept: where one holds a content's end there may be any number of them."""
+
+
 class OptionCompiler:
     """Compiles options, once per (template ending, options, case rule). Equal plans are one object, so that their questions
     are read and scored together.
@@ -163,6 +167,8 @@ class OptionCompiler:
         key = (end, options, case_insensitive)
         plan = self._by_ending.get(key)
         if plan is None:
+            if len(self._by_ending) >= MOST_ENDINGS:
+                self._by_ending.clear()
             plan = self._by_ending[key] = self._compile(end, options, case_insensitive, param)
         return plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from threading import Lock
+from threading import Condition
 
 import attrs
 
@@ -122,7 +122,7 @@ class QuestionCompiler:
 class KeptQuestions:
     """The questions of packs' queries, compiled when they are first asked for, the least recently used out first.
 
-    May be used from several threads.
+    May be used from several threads; those that ask for a query which is being compiled wait for it, and no others.
 
     Args:
         tokenizer, max_rows: see `QuestionCompiler`.
@@ -137,7 +137,8 @@ class KeptQuestions:
         # By the query's identity, which it has for as long as it is kept here.
         self._kept: OrderedDict[int, tuple[ParsedQuery, Questions]] = OrderedDict()
         self._count = 0
-        self._lock = Lock()
+        self._compiling: set[int] = set()
+        self._changed = Condition()
 
     def __len__(self) -> int:
         return self._count
@@ -149,21 +150,40 @@ class KeptQuestions:
             Rejected: see `QuestionCompiler.compile`.
         """
         queries = list(queries)
-        with self._lock:
-            unknown = [query for query in queries if id(query) not in self._kept]
-            if unknown:
-                compiled = self.compiler.compile(unknown, WordEncoder(self._tokenizer))
-                for query, questions in zip(unknown, compiled, strict=True):
-                    self._kept[id(query)] = query, questions
-                    self._count += len(questions)
-            found = []
-            for query in queries:
-                self._kept.move_to_end(id(query))
-                found.append(self._kept[id(query)][1])
-            while self._count > self._most:
-                _, (_, dropped) = self._kept.popitem(last=False)
-                self._count -= len(dropped)
-            return found
+        missing = {id(query): query for query in queries}
+        found: dict[int, Questions] = {}
+        while missing:
+            with self._changed:
+                # What another thread compiles is waited for, and compiled here where that thread fails.
+                while self._compiling.issuperset(missing):
+                    self._changed.wait()
+                found |= self._known(missing)
+                mine = [query for key, query in missing.items() if key not in found and key not in self._compiling]
+                self._compiling.update(map(id, mine))
+            try:
+                compiled = self.compiler.compile(mine, WordEncoder(self._tokenizer)) if mine else []
+                found |= zip(map(id, mine), compiled, strict=True)
+            finally:
+                with self._changed:
+                    self._compiling.difference_update(map(id, mine))
+                    self._keep([query for query in mine if id(query) in found], found)
+                    self._changed.notify_all()
+            missing = {key: query for key, query in missing.items() if key not in found}
+        return [found[id(query)] for query in queries]
+
+    def _known(self, keys: Iterable[int]) -> dict[int, Questions]:
+        known = [key for key in keys if key in self._kept]
+        for key in known:
+            self._kept.move_to_end(key)
+        return {key: self._kept[key][1] for key in known}
+
+    def _keep(self, queries: Iterable[ParsedQuery], found: Mapping[int, Questions]) -> None:
+        for query in queries:
+            self._kept[id(query)] = query, found[id(query)]
+            self._count += len(found[id(query)])
+        while self._count > self._most:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._count -= len(dropped)
 
 
 def nothing_to_read(query: ParsedQuery) -> Rejected:

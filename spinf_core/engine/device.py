@@ -14,17 +14,15 @@ from queue import SimpleQueue
 from threading import Condition, Thread
 
 import attrs
-import torch
 
 from spinf_core.compiler.jobs import Part
-from spinf_core.engine.reading import Reading, Values
+from spinf_core.engine.reading import Reading
+from spinf_core.engine.recovery import Outcome, Recovery
 from spinf_core.engine.scheduler import Scheduler, Work
-from spinf_core.engine.scorer import OutOfMemory, Scorer
 
 _log = logging.getLogger(__name__)
 
 Chosen = list[tuple[Work, Part]]
-Outcome = Values | OutOfMemory | Exception
 LEAD = 0.5  # of a pass's expected time: when it is over, the next pass is formed
 
 
@@ -58,7 +56,7 @@ class DeviceLoop:
     """Runs passes until nothing more can come.
 
     Args:
-        scorer: launches passes. scheduler: says what shares the next one.
+        passes: launches them. scheduler: says what shares the next one.
         changed: its lock guards the scheduler; notified when work arrives.
         ahead: passes that may be launched and not finished.
         over: whether no work can come any more; called with the lock held.
@@ -68,7 +66,7 @@ class DeviceLoop:
 
     def __init__(
         self,
-        scorer: Scorer,
+        passes: Recovery,
         scheduler: Scheduler,
         changed: Condition,
         *,
@@ -77,7 +75,7 @@ class DeviceLoop:
         finished: Callable[[FinishedPass], None],
         died: Callable[[BaseException], None],
     ) -> None:
-        self._scorer = scorer
+        self._passes = passes
         self._scheduler = scheduler
         self._changed = changed
         self._ahead = ahead
@@ -117,7 +115,7 @@ class DeviceLoop:
             began = time.perf_counter()
             for work, _ in chosen:
                 work.begin_pass(began)
-            self._launched.put(_Launched(chosen, self._launch([part for _, part in chosen]), began))
+            self._launched.put(_Launched(chosen, self._passes.launch([part for _, part in chosen]), began))
         self._launched.put(None)
 
     def _next_pass(self) -> Chosen | None:
@@ -148,24 +146,12 @@ class DeviceLoop:
         if len(self._in_flight) == 1:
             self._next_at = time.perf_counter() + LEAD * self._in_flight[0] * self._seconds_per_row
 
-    def _launch(self, parts: list[Part]) -> Reading | list[Outcome]:
-        try:
-            return self._scorer.launch(parts)
-        except (torch.OutOfMemoryError, MemoryError):
-            _log.warning("a pass of %d rows ran out of memory; running it in two halves", sum(part.rows for part in parts))
-            return [*self._scorer.run_halved(parts)]
-        except Exception as error:
-            if len(parts) == 1:
-                return [error]
-            _log.exception("a pass of %d parts failed; running each part alone", len(parts))
-            return [outcome for part in parts for outcome in _values(self._launch([part]))]
-
     # The thread that waits for results
 
     def _finish_passes(self) -> None:
         before = 0.0
         while (launched := self._launched.get()) is not None:
-            outcomes = _values(launched.outcome)
+            outcomes = self._passes.values(launched.outcome, len(launched.chosen))
             now = time.perf_counter()
             finished = FinishedPass(launched.chosen, outcomes, now - max(before, launched.began))
             before = now
@@ -175,8 +161,3 @@ class DeviceLoop:
                 self._expect()
                 self._changed.notify_all()
             self._finished(finished)
-
-
-def _values(outcome: Reading | list[Outcome]) -> list[Outcome]:
-    """What a pass read; waits for it."""
-    return [*outcome.values()] if isinstance(outcome, Reading) else outcome

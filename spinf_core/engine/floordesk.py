@@ -14,6 +14,9 @@ from spinf_core.engine.reading import Values
 from spinf_core.engine.request import JobRun, Ticket
 from spinf_core.engine.scheduler import Work
 
+Order = tuple[OptionPlan, tuple[int, ...]]
+"""What makes a job of a floor: the plan and the branch."""
+
 
 class FloorDesk(Work):
     """Work that belongs to no request: the floors that somebody waits for. Its owner serializes the calls.
@@ -29,10 +32,11 @@ class FloorDesk(Work):
         self._cache = cache
         self._budget = budget
         self._max_rows = max_rows
-        self._wanted: dict[FloorKey, tuple[OptionPlan, tuple[int, ...]]] = {}
+        self._wanted: dict[FloorKey, Order] = {}
+        self._alone: set[FloorKey] = set()  # wanted again, each in a job of its own, after one that failed
         self._waiting: dict[FloorKey, list[Ticket]] = {}
         self._first: dict[FloorKey, Ticket] = {}  # who asked for it first, and is charged
-        self._running: dict[int, tuple[JobRun, list[FloorKey]]] = {}
+        self._running: dict[int, tuple[JobRun, dict[FloorKey, Order]]] = {}
         self._bos: tuple[int, ...] = ()
 
     def order(self, ticket: Ticket, compiled: CompiledRequest) -> None:
@@ -56,6 +60,7 @@ class FloorDesk(Work):
                 tickets.remove(ticket)
                 if not tickets and self._wanted.pop(key, None) is not None:
                     del self._waiting[key], self._first[key]
+                    self._alone.discard(key)
 
     def peek(self) -> Part | None:
         """The next part; makes a job of what is wanted when those before have been taken."""
@@ -66,23 +71,25 @@ class FloorDesk(Work):
         return part
 
     def _make_parts(self) -> Iterator[Part]:
-        keys: list[FloorKey] = []
+        orders: dict[FloorKey, Order] = {}
         rows = 0
         for key, (plan, branch) in self._wanted.items():
-            if keys and rows >= self._budget:
+            if orders and (rows >= self._budget or key in self._alone):
                 break
-            keys.append(key)
-            rows += len(branch) + plan.tokens_after_first
-        chosen = [self._wanted.pop(key) for key in keys]
-        job = build_job(self._bos, [branch for _, branch in chosen], [plan for plan, _ in chosen])
-        self._running[id(job)] = JobRun(job), keys
+            orders[key] = plan, branch
+            rows += self._budget if key in self._alone else len(branch) + plan.tokens_after_first
+        for key in orders:
+            del self._wanted[key]
+        job = build_job(self._bos, [branch for _, branch in orders.values()], [plan for plan, _ in orders.values()])
+        self._running[id(job)] = JobRun(job), orders
         return split(job, self._budget if job.rows <= self._budget else self._max_rows)
 
     def fill(self, part: Part, values: Values) -> set[Ticket]:
         """Take the values of a part that ran; the requests that got a floor from it."""
         if id(part.job) not in self._running:  # another part of its job has failed
             return set()
-        run, keys = self._running[id(part.job)]
+        run, orders = self._running[id(part.job)]
+        keys = list(orders)
         run.fill(part, values)
         self._charge(part.rows, keys)
         if not run.complete:
@@ -90,6 +97,7 @@ class FloorDesk(Work):
         del self._running[id(part.job)]
         for key in keys:
             del self._first[key]
+        self._alone.difference_update(keys)
         served: set[Ticket] = set()
         for key, score in zip(keys, run.scores(), strict=True):
             if score.finite:
@@ -109,11 +117,22 @@ class FloorDesk(Work):
             left -= share
 
     def fail(self, part: Part) -> set[Ticket]:
-        """The requests that waited for a part that could not be run; they get no floor. The rest of its job is dropped."""
-        _, keys = self._running.pop(id(part.job), (None, []))
+        """The requests that waited for a part that could not be run; they get no floor. The rest of its job is dropped.
+
+        Where the job was of several floors, the fault may be one's alone: each is wanted again, in a job of its own.
+        """
+        _, orders = self._running.pop(id(part.job), (None, {}))
         upcoming = super().peek()
         if upcoming is not None and upcoming.job is part.job:
             self._parts, self._next = iter(()), None
-        for key in keys:
-            self._first.pop(key, None)
-        return {ticket for key in keys for ticket in self._waiting.pop(key, ())}
+        if len(orders) > 1:
+            again = {key: order for key, order in orders.items() if self._waiting[key]}
+            for key in orders.keys() - again.keys():
+                del self._waiting[key], self._first[key]
+            self._wanted |= again
+            self._alone |= again.keys()
+            return set()
+        self._alone -= orders.keys()
+        for key in orders:
+            del self._first[key]
+        return {ticket for key in orders for ticket in self._waiting.pop(key)}

@@ -120,11 +120,11 @@ class Ticket(Work):
         assert self.compiled is not None
         return len(self.floors) == len(self.compiled.floors)
 
-    def finite_inputs(self) -> list[int]:
-        """Numbers of the inputs that were read and have finite scores."""
+    def inputs_to_answer(self) -> list[int]:
+        """Numbers of the inputs that were read, have finite scores, and have no result yet."""
         assert self.compiled is not None
-        inputs = range(len(self.compiled.inputs))
-        return [n for n in inputs if self._runs[n].complete and all(score.finite for score in self._runs[n].scores())]
+        inputs = (n for n in range(len(self.compiled.inputs)) if n not in self.results and self._runs[n].complete)
+        return [n for n in inputs if all(score.finite for score in self._runs[n].scores())]
 
     def scores_of(self, number: int) -> tuple[QuestionScore, ...]:
         """Of an input that was read, per question."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from spinf_core.compiler.jobs import Job, Part
@@ -14,10 +12,6 @@ from spinf_core.engine.packing import lay_out
 from spinf_core.engine.reading import Reading, Values, read_batch
 from spinf_core.engine.sizes import Sizes
 from spinf_core.stack import Model
-
-
-class OutOfMemory(Exception):
-    """A part did not fit the device's memory, not even by halves."""
 
 
 class Scorer:
@@ -38,29 +32,6 @@ class Scorer:
         batch = lay_out(parts, self.sizes, self.model.axes)
         hidden, _ = self.model.forward(batch.pass_)
         return read_batch(self.model, hidden, batch)
-
-    def run_halved(self, parts: Sequence[Part]) -> list[Values | OutOfMemory]:
-        """The same in two passes, after one that ran out of memory; a part that still does not fit has no values."""
-        gc.collect()
-        if self.model.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if len(parts) > 1:
-            middle = len(parts) // 2
-            return [*self._try(parts[:middle]), *self._try(parts[middle:])]
-        (part,) = parts
-        values = np.full(len(part.job.pair_node), np.nan)
-        for half in part.halves():
-            (found,) = self._try([half])
-            if isinstance(found, OutOfMemory):
-                return [found]
-            values[half.pairs] = found
-        return [values[part.pairs]]
-
-    def _try(self, parts: Sequence[Part]) -> list[Values | OutOfMemory]:
-        try:
-            return [*self.launch(parts).values()]
-        except (torch.OutOfMemoryError, MemoryError):
-            return [OutOfMemory()] * len(parts)
 
 
 def question_scores(job: Job, values: Values) -> tuple[QuestionScore, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Condition
 from typing import Any, Literal
 
@@ -20,10 +21,12 @@ from spinf_core.engine.device import DeviceLoop, FinishedPass
 from spinf_core.engine.floordesk import FloorDesk
 from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.loading import Loaded
+from spinf_core.engine.memory import DeviceMemory
+from spinf_core.engine.recovery import OutOfMemory, Recovery
 from spinf_core.engine.request import Ticket
 from spinf_core.engine.results import input_result, response
 from spinf_core.engine.scheduler import Scheduler
-from spinf_core.engine.scorer import OutOfMemory, Scorer
+from spinf_core.engine.scorer import Scorer
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import NO_PACKS, Catalog
 from spinf_core.packs.request import with_packs
@@ -88,6 +91,7 @@ class ScoringService:
         self._changed = Condition()
         self._closing = False
         self._degraded: str | None = None
+        self._exhausted = False
         self._outcomes: dict[str, int] = {}
         self._passes = self._rows = self._padding = self._questions = 0
         self._busy = 0.0
@@ -96,7 +100,7 @@ class ScoringService:
         # Of their own, so that a response that is due does not queue behind requests that are still to be compiled.
         self._responders = ThreadPoolExecutor(threads, thread_name_prefix="spinf-respond")
         self._device = DeviceLoop(
-            self._scorer,
+            Recovery(self._scorer, DeviceMemory(loaded.model.device)),
             self._scheduler,
             self._changed,
             ahead=2 if loaded.model.device.type == "cuda" else 1,
@@ -146,7 +150,8 @@ class ScoringService:
                     retry_after=self._retry_after(),
                 )
             self._open.add(ticket)
-        self._workers.submit(self._prepare, ticket, body, trusted, missing_scoring)
+            # With the lock held, or the workers might be shut down between the two.
+            self._workers.submit(self._prepare, ticket, body, trusted, missing_scoring)
         return ticket
 
     def cancel(self, ticket: Ticket) -> None:
@@ -177,6 +182,11 @@ class ScoringService:
     def degraded(self) -> str | None:
         """Why the service cannot score any more; None while it can."""
         return self._degraded
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it is degraded because the device's memory is taken for good, which only another process helps."""
+        return self._exhausted
 
     def statistics(self) -> Statistics:
         """Counters."""
@@ -212,7 +222,7 @@ class ScoringService:
     # Worker threads
 
     def _prepare(self, ticket: Ticket, body: Body, trusted: bool, missing_scoring: MissingScoring) -> None:
-        try:
+        with self._failing(ticket):
             value = json_loads(body) if isinstance(body, bytes) else body
             value = dict(value) if isinstance(value, Mapping) else value
             limits = self.loaded.settings.limits
@@ -224,18 +234,23 @@ class ScoringService:
             compiled = self._compiler.compile(ticket.parsed)
             own_floors = [] if self._desk is not None else list(range(len(compiled.floors)))
             ticket.begin(compiled, own_floors, self.loaded.budget, self.loaded.max_rows)
-        except Exception as error:
+            with self._changed:
+                if ticket not in self._open:
+                    return  # cancelled meanwhile
+                if self._desk is not None:
+                    self._desk.order(ticket, compiled)
+                    if self._desk.peek() is not None:
+                        self._scheduler.add(self._desk)
+                self._scheduler.add(ticket)
+                self._changed.notify_all()
+
+    @contextmanager
+    def _failing(self, ticket: Ticket) -> Iterator[None]:
+        """Whatever is raised within fails the ticket, or nobody would ever answer it; a panic of Rust is no `Exception`."""
+        try:
+            yield
+        except BaseException as error:
             self._fail(ticket, error)
-            return
-        with self._changed:
-            if ticket not in self._open:
-                return  # cancelled meanwhile
-            if self._desk is not None:
-                self._desk.order(ticket, compiled)
-                if self._desk.peek() is not None:
-                    self._scheduler.add(self._desk)
-            self._scheduler.add(ticket)
-            self._changed.notify_all()
 
     def _check_model(self, request: ParsedRequest) -> None:
         if request.model is not None and request.model.casefold() not in self.loaded.names:
@@ -243,27 +258,22 @@ class ScoringService:
 
     def _begin_response(self, ticket: Ticket) -> None:
         """Make the results of the inputs that are in, while the device runs the others."""
-        try:
-            for number in ticket.finite_inputs() if ticket.floors_complete else ():
+        with self._failing(ticket):
+            for number in ticket.inputs_to_answer() if ticket.floors_complete else ():
                 input_result(ticket, number)
-        except Exception as error:
-            self._fail(ticket, error)
 
     def _respond(self, ticket: Ticket) -> None:
-        try:
+        with self._failing(ticket):
             result = response(ticket, self.loaded.id, self.loaded.fingerprint)
-        except Exception as error:
-            self._fail(ticket, error)
-            return
-        with self._changed:
-            if ticket not in self._open:
-                return
-            assert ticket.compiled is not None
-            self._questions += sum(len(entry.prompts) for entry in ticket.compiled.inputs)
-            self._finish(ticket, "ok")
-        _resolve(ticket.future, lambda future: future.set_result(result))
+            with self._changed:
+                if ticket not in self._open:
+                    return
+                assert ticket.compiled is not None
+                self._questions += sum(len(entry.prompts) for entry in ticket.compiled.inputs)
+                self._finish(ticket, "ok")
+            _resolve(ticket.future, lambda future: future.set_result(result))
 
-    def _fail(self, ticket: Ticket, error: Exception) -> None:
+    def _fail(self, ticket: Ticket, error: BaseException) -> None:
         if not isinstance(error, Rejected):
             _log.error("request %s failed", ticket.id, exc_info=error)
             error = Rejected("engine_error", "the engine failed on this request; it was logged under its id")
@@ -296,6 +306,7 @@ class ScoringService:
         """Hand the values of a pass to the requests whose they are."""
         done: set[Ticket] = set()
         failed: dict[Ticket, Exception] = {}
+        held = 0
         with self._changed:
             self._passes += 1
             self._rows += pass_.rows
@@ -303,6 +314,7 @@ class ScoringService:
             self._busy += pass_.seconds
             for (work, part), outcome in zip(pass_.chosen, pass_.outcomes, strict=True):
                 if isinstance(outcome, OutOfMemory):
+                    held = max(held, outcome.held)
                     outcome = Rejected(
                         "request_too_large", "the request did not fit the device's memory; send fewer or shorter inputs"
                     )
@@ -325,6 +337,10 @@ class ScoringService:
             complete = [ticket for ticket in going if ticket.complete]
         for ticket, error in failed.items():
             self._fail(ticket, error)
+        if held:
+            self._exhausted = True
+            taken = f"{held / 1e9:.1f} GB of the device's memory stayed taken after a pass that did not fit"
+            self._degrade(f"{taken}; restart the server")
         for ticket in going:
             self._responders.submit(self._respond if ticket in complete else self._begin_response, ticket)
 
@@ -333,7 +349,7 @@ class ScoringService:
 
     def _degrade(self, why: str) -> None:
         with self._changed:
-            self._degraded = why
+            self._degraded = self._degraded or why
         self.abandon(Rejected("model_unavailable", "the engine stopped; try another server", retry_after=30))
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakSet
 
 import attrs
 import torch
@@ -42,6 +43,15 @@ def unrecorded() -> Iterator[None]:
         _unrecorded.reset(token)
 
 
+_all: WeakSet[PassGraphs] = WeakSet()
+
+
+def forget_recorded() -> None:
+    """Give back the memory of every recorded pass of the process; each is recorded anew when it comes again."""
+    for graphs in list(_all):
+        graphs.forget()
+
+
 @attrs.frozen(eq=False)
 class _Recorded:
     graph: torch.cuda.CUDAGraph
@@ -60,6 +70,12 @@ class PassGraphs:
         self._record = record
         self._recorded: OrderedDict[Kind, _Recorded | None] = OrderedDict()  # None: seen once
         self._pool: Any = None  # of the memory that the recorded passes share
+        _all.add(self)
+
+    def forget(self) -> None:
+        """Give back the memory of the recorded passes, none of which may be running."""
+        self._recorded.clear()
+        self._pool = None
 
     def run(self, layout: TreeLayout, layers: Layers) -> Tensor:
         """The layers' output for a pass without a past; on a recorded pass it is overwritten by the next of its kind."""
@@ -106,7 +122,10 @@ class PassGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 output = run(inputs)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # that the recording is broken; what broke it goes up
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
         return _Recorded(graph, buffer, output)

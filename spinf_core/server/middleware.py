@@ -106,7 +106,7 @@ def error_response(request: Request, error: Rejected, headers: Any = None) -> Re
     found = dict(headers or {})
     if error.retry_after is not None:
         found["Retry-After"] = str(error.retry_after)
-    if error.code == "body_too_large":
+    if error.code == "body_too_large" or error.status == 408:
         found["Connection"] = "close"  # the rest of the body is not read
     return JSONResponse(content, error.status, found)
 

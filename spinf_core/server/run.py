@@ -30,9 +30,14 @@ from spinf_core.settings import Settings
 
 _log = logging.getLogger("spinf")
 
+EXHAUSTED = 3
+"""The exit status of a server that must be started anew."""
+ANSWERING_SECONDS = 5
+"""How long such a server may take to send the answers that are due."""
+
 
 def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> int:
-    """Serve until a signal ends the process; the exit status.
+    """Serve until a signal ends the process, or the device's memory is taken for good; the exit status.
 
     Liveness answers as soon as the process listens, readiness once the model is loaded and warm. The first SIGTERM or SIGINT
     refuses new requests and finishes what was accepted, within `drain_seconds`; a second one stops at once.
@@ -70,6 +75,9 @@ def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> 
     if state.error is not None:
         note(f"spinf: {state.error}")
         return 2
+    if server.exhausted is not None:
+        note(f"spinf: {server.exhausted}")
+        return EXHAUSTED
     if server.loading:
         # A thread that loads a model cannot be stopped, and torch aborts when the interpreter ends beneath it.
         logging.shutdown()
@@ -124,6 +132,8 @@ class _Server(uvicorn.Server):
         self._loader = threading.Thread(target=self._load, name="spinf-load", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self.exhausted: str | None = None
+        """Why the process must be started anew, where it must."""
 
     @property
     def loading(self) -> bool:
@@ -146,6 +156,15 @@ class _Server(uvicorn.Server):
             if not isinstance(error, SetupError):
                 _log.exception("the model could not be loaded")
             self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """See `uvicorn.Server.on_tick`, which is called ten times a second and tells whether to stop."""
+        service = self._state.service
+        if self.exhausted is None and service is not None and service.exhausted:
+            self.exhausted = service.degraded
+            self.config.timeout_graceful_shutdown = ANSWERING_SECONDS
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain at the first signal, stop at the second."""

@@ -112,7 +112,7 @@ class ServerState:
 
         Raises:
             Rejected: `body_too_large`; `concurrency_limit` where too much arrives; `invalid_json` for a body that is compressed
-                or takes too long.
+                or, with the status 408, takes too long.
         """
         limit = self.settings.server.max_body_bytes
         too_large = Rejected("body_too_large", f"the body is larger than {limit} bytes; send fewer inputs or questions at once")
@@ -135,7 +135,9 @@ class ServerState:
                         raise Rejected("concurrency_limit", "too much arrives at once; send this again later", retry_after=1)
                     chunks.append(chunk)
         except TimeoutError:
-            raise Rejected("invalid_json", f"the body did not arrive within {BODY_SECONDS} seconds") from None
+            raise Rejected(
+                "invalid_json", f"the body did not arrive within {BODY_SECONDS} seconds; send the request again", status=408
+            ) from None
         finally:
             self.arriving -= size
         return b"".join(chunks)

@@ -23,7 +23,8 @@ from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import PlainLinear
 from spinf_core.nn.norm import RMSNorm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies, rotate
-from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.nn.runner import PassRun
+from spinf_core.nn.state import LayerState, store
 from spinf_core.stack import Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 
@@ -132,30 +133,22 @@ class ToyModel(Model):
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
-        assert past is None or isinstance(past, PathState)
-        before = past.layers if past else (None, None)
-        layout = TreeLayout.build(pass_, past.paths if past else None, self.device)
-        paths = index = None
-        if keep is not None:
-            paths, kept = keep_paths(pass_, layout.content_index, layout.previous, past.paths if past else None, keep)
-            index = torch.as_tensor(kept)
-        x = F.embedding(torch.as_tensor(pass_.ids, dtype=torch.int64), self.embedding)
-        x, attention = self._attention(x, pass_, layout, before[0], index)
-        x, delta = self._delta(x, layout, before[1], keep)
-        hidden = self.norms[2](x)[torch.as_tensor(pass_.reads, dtype=torch.int64)]
-        return hidden, PathState(paths, (attention, delta)) if paths is not None else None
+        run = PassRun.of(pass_, past, keep, self.device)
+        x = F.embedding(run.layout.on_device["ids"], self.embedding)
+        x, attention = self._attention(x, pass_, run)
+        x, delta = self._delta(x, run.layout, run.before(1), keep)
+        return run.read(self.norms[2](x)), run.state((attention, delta))
 
-    def _attention(
-        self, x: Tensor, pass_: Pass, layout: TreeLayout, past: LayerState | None, index: Tensor | None
-    ) -> tuple[Tensor, LayerState]:
+    def _attention(self, x: Tensor, pass_: Pass, run: PassRun) -> tuple[Tensor, LayerState]:
         tables = self.rotary.tables(pass_.positions[0], self.dtype)
         qkv = self.qkv(self.norms[0](x)).view(len(x), -1, HEAD_DIM)
         q, k, v = torch.split(qkv, [HEADS, KV_HEADS, KV_HEADS], dim=1)
         q, k = rotate(q, tables), rotate(k, tables)
+        past = run.before(0)
         stored = (past.stored[0], past.stored[1]) if past else None
-        mixed = tree_attention(layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
+        mixed = tree_attention(run.layout)(q, k, v, scale=HEAD_DIM**-0.5, window=self.window, past=stored)
         out = x + self.attention_out(mixed.reshape(len(x), -1))
-        return out, LayerState(stored=store((k, v), stored, index) if index is not None else ())
+        return out, LayerState(stored=store((k, v), stored, run.index) if run.index is not None else ())
 
     def _delta(
         self, x: Tensor, layout: TreeLayout, past: LayerState | None, keep: Sequence[int] | None

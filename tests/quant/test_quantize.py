@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from spinf_quant_fp8s.calibration import calibrate
 from spinf_quant_fp8s.corpus import Corpus
 from spinf_quant_fp8s.quantization import quantize
@@ -273,3 +274,17 @@ def test_the_command_prints_the_folder_alone(
     assert printed.out == "fp8\n"
     assert "14 linears in fp8; try `spinf serve fp8`" in printed.err
     assert has_static_fp8(check_folder(tmp_path / "fp8"))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path: Path, number: float) -> None:
+    """An infinite one would give a scale that no server loads, and all others would be zeros."""
+    plain, table = made(tmp_path, "llama")
+    name = f"{next(iter(table.scales))}.weight"
+    tensors = load_file(plain / "model.safetensors")
+    tensors[name][0, 0] = number
+    save_file(tensors, plain / "model.safetensors", {"format": "pt"})
+    table = attrs.evolve(table, revision=static.located(plain).checkpoint.revision)
+    with pytest.raises(SetupError, match=f"{name} holds numbers that are not finite"):
+        write(plain, table, tmp_path / "fp8")
+    assert not (tmp_path / "fp8").exists()

@@ -169,3 +169,29 @@ def test_what_takes_longer_than_the_drain_is_refused_in_the_envelope(start: Star
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
     assert refused.headers["x-request-id"] == refused.json()["request_id"]
     assert server.end()[0] == 0
+
+
+def test_a_server_whose_memory_stays_taken_answers_and_exits_to_be_started_anew(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKING", "1")
+    server = start()
+    url = server.listen()
+    server.read_until("ready")
+    assert score(url, 1) == 200
+    refused = httpx.post(f"{url}/v1/score", json=request_body("é" * 40), timeout=30)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+    status, text = server.end()
+    assert status == 3
+    assert "3.0 GB of the device's memory stayed taken" in text
+    assert "Traceback" not in text
+
+
+def test_a_server_that_gets_its_memory_back_goes_on(start: Start) -> None:
+    server = start()
+    url = server.listen()
+    server.read_until("ready")
+    assert httpx.post(f"{url}/v1/score", json=request_body("é" * 40), timeout=30).status_code == 413
+    time.sleep(0.3)
+    assert score(url, 1) == 200
+    assert httpx.get(f"{url}/readyz").status_code == 200

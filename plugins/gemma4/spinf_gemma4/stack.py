@@ -10,15 +10,14 @@ from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import gated
-from spinf_core.nn.attention import TreeAttention, tree_attention
-from spinf_core.nn.graphs import PassGraphs
+from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
-from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat, Linear, write
 from spinf_core.nn.norm import RMSNorm, add_norm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies
-from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.nn.runner import AttentionRunner
+from spinf_core.nn.state import LayerState, PathState, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
@@ -165,25 +164,14 @@ class Gemma4(Model):
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
         self.lm_head = LMHead(head, c.softcap, context.head_precision)
-        self.graphs = PassGraphs(record=not c.experts)  # which rows an expert gets, the host must know
+        # Which rows an expert gets, the host must know.
+        self.runner = AttentionRunner(self.device, record=not c.experts)
         _skip_unused(weights, c, prefix)
         weights.finish()
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
-        assert past is None or isinstance(past, PathState)
-        paths = past.paths if past else None
-        layout = TreeLayout.build(pass_, paths, self.device)
-        reads = layout.on_device["reads"]
-        if past is None and keep is None:
-            return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
-        new_paths = index = None
-        if keep is not None:
-            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
-            index = torch.as_tensor(kept, device=self.device)
-        there = layout.on_device
-        normed, states = self._layers(there["ids"], there["positions"], tree_attention(layout), past, index)
-        return normed.index_select(0, reads), PathState(new_paths, states) if new_paths is not None else None
+        return self.runner.run(self._layers, pass_, past, keep)
 
     def _layers(
         self,

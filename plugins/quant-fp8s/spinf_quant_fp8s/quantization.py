@@ -106,7 +106,10 @@ def _write_tensor(name: str, weights: Weights, table: ScaleTable, writer: ShardW
     if module == name or module not in table.scales:
         writer.put(name, weights.take(name))
         return
-    weight, scale = quantize_weight(weights.take(name, dtype=torch.float32))
+    plain = weights.take(name, dtype=torch.float32)
+    if not torch.isfinite(plain).all():
+        raise SetupError(f"tensor {name} holds numbers that are not finite; the checkpoint is damaged: fetch it again")
+    weight, scale = quantize_weight(plain)
     writer.put(name, weight)
     writer.put(f"{name}_scale", scale.reshape(1))
     writer.put(f"{module}.input_scale", torch.tensor([table.input_scale(module)], dtype=torch.float32))

@@ -15,11 +15,11 @@ from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.convolution import PathTaps
 from spinf_core.nn.delta import TreeDelta, tree_delta
 from spinf_core.nn.head import LMHead
-from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat, write
 from spinf_core.nn.norm import RMSNorm, add_norm
 from spinf_core.nn.rotary import Rotary, interleaved_axes, inverse_frequencies, rotate_first
-from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.nn.runner import PassRun
+from spinf_core.nn.state import LayerState, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
@@ -176,29 +176,22 @@ class Qwen35(Model):
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
-        assert past is None or isinstance(past, PathState)
-        paths = past.paths if past else None
-        layout = TreeLayout.build(pass_, paths, self.device)
-        new_paths = index = None
-        if keep is not None:
-            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
-            index = torch.as_tensor(kept, device=self.device)
+        run = PassRun.of(pass_, past, keep, self.device)
         tools = PassTools(
-            attention=tree_attention(layout),
-            delta=tree_delta(layout, keep),
-            taps=PathTaps.build(layout, self.config.taps, keep),
-            tables=self.rotary.tables(layout.on_device["positions"], self.dtype),
-            index=index,
+            attention=tree_attention(run.layout),
+            delta=tree_delta(run.layout, keep),
+            taps=PathTaps.build(run.layout, self.config.taps, keep),
+            tables=self.rotary.tables(run.layout.on_device["positions"], self.dtype),
+            index=run.index,
         )
-        x = F.embedding(layout.on_device["ids"], self.embedding)
+        x = F.embedding(run.layout.on_device["ids"], self.embedding)
         normed = self.blocks[0].mixer_norm(x)
         states = []
         for number, block in enumerate(self.blocks):
             then = self.blocks[number + 1].mixer_norm if number + 1 < len(self.blocks) else self.norm
-            x, normed, state = block(x, normed, tools, past.layers[number] if past else None, then)
+            x, normed, state = block(x, normed, tools, run.before(number), then)
             states.append(state)
-        hidden = normed.index_select(0, layout.on_device["reads"])
-        return hidden, PathState(new_paths, states) if new_paths is not None else None
+        return run.read(normed), run.state(states)
 
     def read(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """See `Model.read`."""

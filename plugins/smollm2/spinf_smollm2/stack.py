@@ -6,21 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
 from spinf_core.nn.activation import gated
-from spinf_core.nn.attention import TreeAttention, tree_attention
-from spinf_core.nn.graphs import PassGraphs
+from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
-from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.norm import RMSNorm, add_norm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies
-from spinf_core.nn.state import LayerState, PathState, keep_paths, store
+from spinf_core.nn.runner import AttentionRunner
+from spinf_core.nn.state import LayerState, PathState, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
@@ -139,25 +137,13 @@ class Llama(Model):
             weights.skip("lm_head.weight", "tied to the embedding")
         else:
             head = weights.take("lm_head.weight", (c.vocab_size, c.hidden_size), self.dtype)
-        self.graphs = PassGraphs()
+        self.runner = AttentionRunner(self.device)
         self.lm_head = LMHead(head, precision=context.head_precision)
         weights.finish()
 
     def forward(self, pass_: Pass, past: State | None = None, keep: Sequence[int] | None = None) -> tuple[Tensor, State | None]:
         """See `Model.forward`."""
-        assert past is None or isinstance(past, PathState)
-        paths = past.paths if past else None
-        layout = TreeLayout.build(pass_, paths, self.device)
-        reads = layout.on_device["reads"]
-        if past is None and keep is None:
-            return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
-        new_paths = index = None
-        if keep is not None:
-            new_paths, kept = keep_paths(pass_, layout.content_index, layout.previous, paths, keep)
-            index = torch.as_tensor(kept, device=self.device)
-        there = layout.on_device
-        normed, states = self._layers(there["ids"], there["positions"], tree_attention(layout), past, index)
-        return normed.index_select(0, reads), PathState(new_paths, states) if new_paths is not None else None
+        return self.runner.run(self._layers, pass_, past, keep)
 
     def _layers(
         self,
