@@ -42,6 +42,10 @@ class Linear(ABC):
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to rows."""
 
+    def added(self, x: Tensor, to: Tensor) -> Tensor:
+        """`to` [M, out] + the same."""
+        return to + self(x)
+
     def parts(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
         """The same, apart for each of the modules whose `sizes` outputs are merged here: [M, size], rows at any one stride."""
         return torch.split(self(x), list(sizes), dim=1)
