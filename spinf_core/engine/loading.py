@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 
 # Rows of a pass and of the largest job where neither the settings nor the manifest say: what one pass takes about a second for.
 DEFAULT_ROWS = {"cpu": (2048, 6144), "cuda": (16_384, 32_768)}
-STEPS = {"cpu": 8, "cuda": 32}  # sizes to the octave
+STEPS = {"cpu": 16, "cuda": 32}  # sizes to the octave
 
 
 @attrs.frozen(kw_only=True, eq=False)

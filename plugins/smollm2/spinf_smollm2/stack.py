@@ -25,6 +25,10 @@ from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
 
+READ_ROWS = 128
+"""The last layer ends with the rows that are read, made up to a multiple of this: up to a thousand rows, one of the listed
+sizes."""
+
 
 @attrs.frozen
 class LlamaConfig:
@@ -100,14 +104,19 @@ class Block:
         tables: tuple[Tensor, Tensor],
         past: LayerState | None,
         then: RMSNorm,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """The residual stream [N, hidden] and what `attention_norm` made of it -> the stream behind the layer, what `then`,
-        the next norm, makes of that, and the layer's rotated keys, and values, [N, kv_heads, head_dim] each."""
+        the next norm, makes of that, both at the `wanted` rows alone where some are named, and the layer's rotated keys, and
+        values, [N, kv_heads, head_dim] each."""
         c = self.config
         q, k, v = turned_heads(self.qkv.parts(normed, self.sizes), c.head_dim, tables)
         stored = None if past is None else (past.stored[0], past.stored[1])
         mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored, output=self.out.input_format)
-        x, ready = add_linear_norm(x, self.out, mixed.view(len(x), -1), self.feed_forward_norm)
+        mixed = mixed.flatten(1)
+        if wanted is not None:
+            x, mixed = x.index_select(0, wanted), mixed.index_select(0, wanted)
+        x, ready = add_linear_norm(x, self.out, mixed, self.feed_forward_norm)
         x, normed = add_linear_norm(x, self.down, self.gate_up(ready), then)
         return x, normed, (k, v)
 
@@ -145,6 +154,14 @@ class Llama(Model):
         paths = past.paths if past else None
         layout = TreeLayout.build(pass_, paths, self.device)
         reads = layout.on_device["reads"]
+        if past is None and keep is None and self.device.type == "cpu":
+            there = layout.on_device
+            wanted = F.pad(reads, (0, -len(reads) % READ_ROWS))
+            attention = tree_attention(layout)
+            if len(wanted) < pass_.rows:
+                normed, _ = self._layers(there["ids"], there["positions"], attention, wanted=wanted)
+                return normed[: len(reads)], None
+            return self._layers(there["ids"], there["positions"], attention)[0].index_select(0, reads), None
         if past is None and keep is None:
             return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
         new_paths = index = None
@@ -162,16 +179,19 @@ class Llama(Model):
         attention: TreeAttention,
         past: PathState | None = None,
         index: Tensor | None = None,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerState]]:
-        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        """ids [N], positions [A, N] -> the final-normed stream, [N, hidden] or that of the `wanted` rows, and the layers' state
+        of the rows at `index`."""
         tables = head_tables(self.rotary, positions[0], self.dtype)
         x = F.embedding(ids, self.embedding)
         normed = self.blocks[0].attention_norm(x)
         states = []
         for number, block in enumerate(self.blocks):
             before = past.layers[number] if past else None
-            then = self.blocks[number + 1].attention_norm if number + 1 < len(self.blocks) else self.norm
-            x, normed, state = block(x, normed, attention, tables, before, then)
+            last = number + 1 == len(self.blocks)
+            then = self.norm if last else self.blocks[number + 1].attention_norm
+            x, normed, state = block(x, normed, attention, tables, before, then, wanted if last else None)
             if index is not None:
                 states.append(LayerState(stored=store(state, before.stored if before else None, index)))
         return normed, states
