@@ -1,10 +1,10 @@
 """Tree attention on the CPU, by batched products on tiles.
 
 Each row's content and its own path after the cut are attended to apart and joined by their log-sum-exps (Dao et al. 2022,
-«FlashAttention», section 3.1). How many lanes and keys a tile has follows from the row's content and depth alone (see `layout`), and
-the products of a batch are all of that shape, so that a row's bits do not depend on what else is in the pass. Products run in the
-model's own dtype, for whose bfloat16 processors have units that torch's flash kernel leaves idle; softmax is float32. Grouped query
-heads are folded into the lanes of a tile: their keys are read once.
+«FlashAttention», section 3.1). How many lanes and keys a tile has follows from the row's content and depth alone (see
+`layout`), and the products of a batch are all of that shape, so that a row's bits do not depend on what else is in the pass.
+Products run in the model's own dtype, for whose bfloat16 processors have units that torch's flash kernel leaves idle; softmax
+is float32. Grouped query heads are folded into the lanes of a tile: their keys are read once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from torch import Tensor
 from spinf_core.nn.activation import sigmoid
 from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
 from spinf_core.nn.linear import InputFormat, write
-from spinf_core.stack import CONTENT_TILE, IntArray
+from spinf_core.stack import CONTENT_TILE
+
+Rows = NDArray[np.integer[Any]]
 
 BATCH_KEYS = 2048  # keys that the tiles of a batch read: what they are scored with stays in the processor's cache
 
@@ -98,7 +100,7 @@ class TiledTreeAttention:
     def _gathered(
         self, batches: Sequence[Tiles], lanes: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
     ) -> tuple[Tensor, Tensor]:
-        """What the rows after the cut find in some tiles: [kv_heads, rows + 1, group, D], and log-sum-exps, −inf for nothing."""
+        """What the rows after the cut find in some tiles: [kv_heads, rows + 1, group, D], log-sum-exps, −inf for none."""
         kv_heads, group = len(lanes), lanes.shape[2] // keys.shape[2]
         found = lanes.new_zeros(kv_heads, len(self._after) + 1, lanes.shape[2])
         lse = found.new_full((kv_heads, len(self._after) + 1, group), -math.inf, dtype=torch.float32)
@@ -145,13 +147,11 @@ class TiledTreeAttention:
         return self._windows[name]
 
 
-def _tensor(values: NDArray[Any]) -> Tensor:
+def _tensor(values: Rows) -> Tensor:
     return torch.as_tensor(values, dtype=torch.int64)
 
 
-def _batches(
-    queries: IntArray, keys: IntArray, depth: IntArray, stop: IntArray, places: IntArray, nowhere: int
-) -> Iterator[Tiles]:
+def _batches(queries: Rows, keys: Rows, depth: Rows, stop: Rows, places: Rows, nowhere: int) -> Iterator[Tiles]:
     """Tiles of one shape, `BATCH_KEYS` keys together.
 
     Args:
@@ -181,7 +181,7 @@ def _batches(
 
 def _content_tiles(layout: TreeLayout) -> Iterator[Tiles]:
     """The rows of contents by `CONTENT_TILE`, each against what of its content lies before it."""
-    found: dict[int, list[tuple[IntArray, IntArray]]] = {}
+    found: dict[int, list[tuple[Rows, Rows]]] = {}
     for (start, cut_row, _), index in zip(layout.pass_.segments.tolist(), layout.content_index, strict=True):
         done = len(index) - (cut_row - start)
         for first in range(done, len(index), CONTENT_TILE):
@@ -194,9 +194,9 @@ def _content_tiles(layout: TreeLayout) -> Iterator[Tiles]:
         yield from _batches(*_stacked(tiles, key_count), depth, depth + 1, places, layout.rows)
 
 
-def _branch_tiles(layout: TreeLayout, places: IntArray, nowhere: int) -> Iterator[Tiles]:
+def _branch_tiles(layout: TreeLayout, places: Rows, nowhere: int) -> Iterator[Tiles]:
     """The rows after the cut by `CONTENT_TILE`, each against its whole content."""
-    found: dict[int, list[tuple[IntArray, IntArray]]] = {}
+    found: dict[int, list[tuple[Rows, Rows]]] = {}
     for (_, cut_row, stop), index in zip(layout.pass_.segments.tolist(), layout.content_index, strict=True):
         if not len(index):
             continue
@@ -209,7 +209,7 @@ def _branch_tiles(layout: TreeLayout, places: IntArray, nowhere: int) -> Iterato
         yield from _batches(queries, keys, layout.pass_.depth[queries], stop, places, nowhere)
 
 
-def _path_tiles(layout: TreeLayout, places: IntArray, nowhere: int) -> Iterator[Tiles]:
+def _path_tiles(layout: TreeLayout, places: Rows, nowhere: int) -> Iterator[Tiles]:
     """The rows after the cut, each against its own path there."""
     for tiles in layout.path_tiles:
         key_count = tiles.keys.shape[1]
@@ -219,7 +219,7 @@ def _path_tiles(layout: TreeLayout, places: IntArray, nowhere: int) -> Iterator[
         yield from _batches(tiles.queries, keys, depth, depth + 1, places, nowhere)
 
 
-def _stacked(tiles: Sequence[tuple[IntArray, IntArray]], key_count: int) -> tuple[IntArray, IntArray]:
+def _stacked(tiles: Sequence[tuple[Rows, Rows]], key_count: int) -> tuple[Rows, Rows]:
     """Lanes' rows [B, CONTENT_TILE], `UNUSED` behind the last, and keys [B, key_count], the last one repeated."""
     queries = np.full((len(tiles), CONTENT_TILE), UNUSED, np.int64)
     keys = np.empty((len(tiles), key_count), np.int64)

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from spinf_core.nn.packed import packs
 
 HeadPrecision = Literal["f32out", "bf16", "fp32"]
-"""`f32out`: products of the weights' own dtype, summed in float32 and kept so, on a CPU to 17 bits; `bf16`: logits rounded to bfloat16, which is
-quicker and coarser; `fp32`: float32 products."""
+"""`f32out`: products of the weights' own dtype, summed in float32 and kept so, on a CPU to 17 bits; `bf16`: logits rounded to
+bfloat16, which is quicker and coarser; `fp32`: float32 products."""
 
 VOCABULARY_CHUNK = 8192
 

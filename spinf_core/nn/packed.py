@@ -7,6 +7,7 @@ also apply an activation, a factor or a summand to their float32 sums before the
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Literal, TypeGuard
 
 import torch
@@ -18,13 +19,39 @@ from spinf_core.nn.linear import InputFormat, Linear, PlainLinear
 Activation = Literal["silu", "gelu_tanh"]
 
 USUAL_ROWS = 1024  # the layout is chosen for about this many
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""As Linux names what multiplies bfloat16 natively: of x86-64, then of Arm. Others would convert every number to float32."""
+
+_CPUINFO = Path("/proc/cpuinfo")
 _FUSED = {"silu": ("swish", ""), "gelu_tanh": ("gelu", "tanh")}
 
 
 @functools.cache
 def packs() -> bool:
     """Whether this machine's oneDNN has bfloat16 products."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def native_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 natively and torch makes use of it."""
+    return packs() and bool(BF16_FLAGS & _flags())
+
+
+def _flags() -> frozenset[str]:
+    """Of all processors alike; what torch says where it says something, else what Linux says; empty where neither does."""
+    if (told := getattr(torch.cpu, "get_capabilities", None)) is not None:
+        return frozenset(str(name) for name, present in told().items() if present is True)
+    try:
+        lines = _CPUINFO.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(
+        word
+        for line in lines
+        if line.partition(":")[0].strip() in ("flags", "Features")
+        for word in line.partition(":")[2].split()
+    )
 
 
 def pack(linear: Linear) -> Linear:
@@ -86,8 +113,8 @@ class GatedLinear:
         self.output = output
         self._halves = self._whole = None
         if output is None and _packable(gate_up):
-            weights = gate_up.weight.split(size)
-            biases = (None, None) if gate_up.bias is None else gate_up.bias.split(size)
+            weights = torch.split(gate_up.weight, size)
+            biases = (None, None) if gate_up.bias is None else torch.split(gate_up.bias, size)
             self._halves = tuple(map(PackedLinear, weights, biases))
         else:
             self._whole = gate_up

@@ -65,7 +65,8 @@ class Recorder:
         """Take the input [M, in] of a linear.
 
         Raises:
-            SetupError: M is neither the pass's rows nor its reads, so that padding cannot be told.
+            SetupError: M is neither the pass's rows nor its reads, made up with other rows of the pass to any number below that,
+                so that padding cannot be told.
         """
         if self._pass is None or not len(x):
             return
@@ -74,7 +75,7 @@ class Recorder:
             if self._real is None:
                 self._real = torch.as_tensor(self._pass.job >= 0, device=x.device)
             largest = torch.where(self._real, largest, torch.zeros_like(largest))
-        elif len(x) != len(self._pass.reads):
+        elif not len(self._pass.reads) <= len(x) < self._pass.rows:
             raise SetupError(
                 f"{names[0]} is given {len(x):,} rows in a pass of {self._pass.rows:,}, so that padding cannot be told from "
                 "tokens; the stack must give a linear every row of the pass, or those that are read"
@@ -113,7 +114,7 @@ class Recorder:
                 )
 
 
-class RecordingLinear:
+class RecordingLinear(Linear):
     """A linear that shows its inputs to the recorder."""
 
     def __init__(self, recorder: Recorder, names: Names, linear: Linear) -> None:
