@@ -29,5 +29,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
         # Arenas of other threads are of 64 MB and given back whole; the passes run in a thread of their own.
         options = ((_M_TRIM_THRESHOLD, KEPT), (_M_MMAP_THRESHOLD, KEPT), (_M_ARENA_MAX, 1))
-        return sum(mallopt(name, value) for name, value in options) == len(options)
+        return bool(sum(mallopt(name, value) for name, value in options) == len(options))
     return False

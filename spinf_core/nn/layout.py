@@ -20,6 +20,9 @@ from spinf_core.nn.transfer import to_device
 from spinf_core.stack import CONTENT_TILE, IntArray, Pass
 
 PATH_TILE = 16
+READ_ROWS = 128
+"""Where a last layer runs for the rows alone that are read, they are made up to a multiple of this with other rows that are no
+padding: up to a thousand rows, that is one of the listed sizes."""
 UNUSED = -1
 """In place of a row: a lane or a key that nothing stands for."""
 

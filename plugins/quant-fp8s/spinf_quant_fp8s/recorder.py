@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spinf_core.checkpoints.integrity import summarize
 from spinf_core.errors import SetupError
+from spinf_core.nn.layout import READ_ROWS
 from spinf_core.nn.linear import InputFormat, Linear
 from spinf_core.quant.interface import Scheme
 from spinf_core.stack import Pass
@@ -65,8 +66,8 @@ class Recorder:
         """Take the input [M, in] of a linear.
 
         Raises:
-            SetupError: M is neither the pass's rows nor its reads, made up with other rows of the pass to any number below that,
-                so that padding cannot be told.
+            SetupError: M is neither the pass's rows nor its reads, as they are or made up to a multiple of `READ_ROWS`, so that
+                padding cannot be told.
         """
         if self._pass is None or not len(x):
             return
@@ -75,7 +76,7 @@ class Recorder:
             if self._real is None:
                 self._real = torch.as_tensor(self._pass.job >= 0, device=x.device)
             largest = torch.where(self._real, largest, torch.zeros_like(largest))
-        elif not len(self._pass.reads) <= len(x) < self._pass.rows:
+        elif len(x) not in (reads := len(self._pass.reads), reads + -reads % READ_ROWS):
             raise SetupError(
                 f"{names[0]} is given {len(x):,} rows in a pass of {self._pass.rows:,}, so that padding cannot be told from "
                 "tokens; the stack must give a linear every row of the pass, or those that are read"

@@ -15,7 +15,7 @@ from spinf_core.nn.attention import TreeAttention, tree_attention
 from spinf_core.nn.graphs import PassGraphs
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
-from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.layout import READ_ROWS, TreeLayout
 from spinf_core.nn.linear import InputFormat, Linear
 from spinf_core.nn.norm import RMSNorm, add_linear_norm
 from spinf_core.nn.packed import GatedLinear, pack
@@ -24,10 +24,6 @@ from spinf_core.nn.state import LayerState, PathState, keep_paths, store
 from spinf_core.stack import LoadContext, Model, Operation, Pass, State
 from spinf_core.tokenizer import Tokenizer
 from spinf_core.weights import Weights
-
-READ_ROWS = 128
-"""The last layer ends with the rows that are read, made up to a multiple of this: up to a thousand rows, one of the listed
-sizes."""
 
 
 @attrs.frozen
@@ -155,12 +151,10 @@ class Llama(Model):
         layout = TreeLayout.build(pass_, paths, self.device)
         reads = layout.on_device["reads"]
         if past is None and keep is None and self.device.type == "cpu":
-            there = layout.on_device
-            wanted = F.pad(reads, (0, -len(reads) % READ_ROWS))
-            attention = tree_attention(layout)
+            there, attention = layout.on_device, tree_attention(layout)
+            wanted = F.pad(reads, (0, -len(reads) % READ_ROWS), value=pass_.reads[0] if len(reads) else 0)
             if len(wanted) < pass_.rows:
-                normed, _ = self._layers(there["ids"], there["positions"], attention, wanted=wanted)
-                return normed[: len(reads)], None
+                return self._layers(there["ids"], there["positions"], attention, wanted=wanted)[0][: len(reads)], None
             return self._layers(there["ids"], there["positions"], attention)[0].index_select(0, reads), None
         if past is None and keep is None:
             return self.graphs.run(layout, lambda *inputs: self._layers(*inputs)[0]).index_select(0, reads), None
