@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -50,13 +51,12 @@ class LMHead:
                 found = torch.where(here, logits[rows, (columns - first).clamp(0, last - first - 1)], found)
             normalisers.append(torch.logsumexp(logits, dim=-1))
             first = last
-        if len(normalisers) == 1:
-            return found, normalisers[0]
-        return found, torch.logsumexp(torch.stack(normalisers), dim=0)
+        return found, _joined(normalisers)
 
     def _chunks(self, hidden: Tensor) -> Iterator[Tensor]:
-        """The logits [B, ·] of one part of the vocabulary after another; of all at once on CUDA."""
-        whole = hidden.device.type == "cuda" and (self.weight.dtype == torch.float32 or self.precision != "fp32")
+        """The logits [B, ·] of one part of the vocabulary after another; of all at once in float32, whose products of a part
+        choose their kernel by the number of rows, and on CUDA."""
+        whole = self.weight.dtype == torch.float32 or (hidden.device.type == "cuda" and self.precision != "fp32")
         for weight in (self.weight,) if whole else torch.split(self.weight, VOCABULARY_CHUNK):
             logits = self._product(hidden, weight)
             yield logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
@@ -71,3 +71,12 @@ class LMHead:
             coarse = F.linear(hidden, weight)
             return coarse.float().add_(torch.addmm(coarse, hidden, weight.T, beta=-1))
         return F.linear(hidden.float(), weight.float())
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The log-sum-exp [B] of several; summed one after another, since a reduction's order may follow from B."""
+    if len(parts) == 1:
+        return parts[0]
+    largest = functools.reduce(torch.maximum, parts)
+    total = functools.reduce(torch.add, [torch.exp(part - largest) for part in parts])
+    return largest + torch.log(total)
