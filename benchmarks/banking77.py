@@ -86,22 +86,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, metavar="PATH_TO_CSV")
     parser.add_argument("--count", type=int, default=300, help="messages")
-    parser.add_argument("--quant", default="bf16", help="fp32 or bf16")
+    parser.add_argument("--quant", nargs="+", default=["bf16", "fp32"], help="schemes, side by side")
     arguments = parser.parse_args()
     messages = sample(arguments.path, arguments.count)
     print(f"{len(messages)} messages, one question of {len(TOPICS)} options each; chance is {1 / len(TOPICS):.2f}")
     print("| sent as | scheme | seconds | questions/s | right, by p | right, by p / floor |\n|---|---|---|---|---|---|")
-    with Engine("smollm2-135m", settings=load_settings({"engine.quant": arguments.quant})) as engine:
-        engine.score(body(messages[:20]))  # warm
-        for name, bodies in (("one request", [body(messages)]), ("a request each", [body([each]) for each in messages])):
-            began = time.perf_counter()
-            responses = [engine.score(each) for each in bodies]
-            seconds = time.perf_counter() - began
-            found = [pick for response in responses for pick in picks(response)]
-            right = sum(pick.likeliest == each.topic for pick, each in zip(found, messages, strict=True)) / len(messages)
-            lifted = sum(pick.lifted == each.topic for pick, each in zip(found, messages, strict=True)) / len(messages)
-            speed = f"{seconds:.2f} | {len(messages) / seconds:.0f}"
-            print(f"| {name} | {arguments.quant} | {speed} | {right:.3f} | {lifted:.3f} |", flush=True)
+    for quant in arguments.quant:
+        with Engine("smollm2-135m", settings=load_settings({"engine.quant": quant})) as engine:
+            engine.score(body(messages[:20]))  # warm
+            for name, bodies in (("one request", [body(messages)]), ("a request each", [body([each]) for each in messages])):
+                began = time.perf_counter()
+                responses = [engine.score(each) for each in bodies]
+                seconds = time.perf_counter() - began
+                found = [pick for response in responses for pick in picks(response)]
+                right = sum(pick.likeliest == each.topic for pick, each in zip(found, messages, strict=True)) / len(messages)
+                lifted = sum(pick.lifted == each.topic for pick, each in zip(found, messages, strict=True)) / len(messages)
+                speed = f"{seconds:.2f} | {len(messages) / seconds:.0f}"
+                print(f"| {name} | {quant} | {speed} | {right:.3f} | {lifted:.3f} |", flush=True)
 
 
 if __name__ == "__main__":

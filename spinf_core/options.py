@@ -34,7 +34,9 @@ class EngineSettings:
 
     model: str | None = _setting(None, "id or alias of a served model, a checkpoint folder, or a Hub id", flag=False)
     device: str = _setting("auto", "where to run: auto, cpu, cuda, cuda:1, … or the UUID of a GPU, GPU-…")
-    quant: str | None = _setting(None, "quantization scheme; without it, the model's own")
+    quant: str | None = _setting(
+        None, "quantization scheme, such as bf16, fp32 or w8a16; without it, the model's own or what suits the device"
+    )
     model_dir: Path | None = _setting(None, "folder of the checkpoint, instead of the cache")  # noqa: RUF009
     token_budget: int | None = _setting(None, "rows that jobs share a pass up to; without it, what suits the device", least=64)
     max_tokens: int | None = _setting(
@@ -45,7 +47,7 @@ class EngineSettings:
     compile: bool = _setting(True, "compile the model for the device; without effect as yet")
     warmup: Literal["full", "short", "none"] = _setting("full", "passes that a server runs first: full, short, none")
     stack_options: Mapping[str, str] = _setting(MappingProxyType({}), "research options of the stack, name=value,…")
-    threads: int | None = _setting(None, "CPU threads", least=1)
+    threads: int | None = _setting(None, "CPU threads; without it, the physical cores that the process may use", least=1)
     self_test: bool = _setting(False, "run the invariance self-test even where its result is on disk")
     share_passes: bool = _setting(True, "let requests share passes")
     floor_cache_bytes: int = _setting(64 * 2**20, "memory for cached floors", least=0)

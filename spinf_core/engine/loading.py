@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import torch
 from spinf_core.checkpoints import Checkpoint, cache_root, resolve
 from spinf_core.checkpoints.progress import megabytes
 from spinf_core.engine import fingerprint
+from spinf_core.engine.allocation import keep_freed_memory
 from spinf_core.engine.devices import choose_device
-from spinf_core.engine.schemes import choose_scheme
+from spinf_core.engine.processor import default_threads
+from spinf_core.engine.schemes import automatic, choose_scheme
 from spinf_core.engine.selftest import SelfTest, kept_self_test, self_test
 from spinf_core.engine.sizes import Sizes
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest
 from spinf_core.quant.interface import Scheme
+from spinf_core.quant.reading import has_static_fp8
 from spinf_core.records import ModelStack
 from spinf_core.registry import Plugins, Registered, load_factory
 from spinf_core.settings import Settings
@@ -30,7 +34,7 @@ Progress = Callable[[str], None]
 
 # Rows of a pass and of the largest job where neither the settings nor the manifest say: what one pass takes about a second for.
 DEFAULT_ROWS = {"cpu": (2048, 6144), "cuda": (16_384, 32_768)}
-STEPS = {"cpu": 8, "cuda": 32}  # sizes to the octave
+STEPS = {"cpu": 16, "cuda": 32}  # sizes to the octave
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -146,10 +150,19 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
         SetupError: naming what is missing or wrong, and what to do.
     """
     located = locate(name, settings, plugins, progress)
+    device = choose_device(located.settings.engine.device, located.stack)
+    if (threads := located.settings.engine.threads or (default_threads() if device.type == "cpu" else None)) is not None:
+        torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    # OpenMP keeps helpers for every thread that ever ran a product, and with more of them than cores all wait by sleeping
+    # rather than by spinning, which costs a small pass a quarter of its time. This thread's helpers end with it.
+    with ThreadPoolExecutor(1, thread_name_prefix="spinf-load") as apart:
+        return apart.submit(_loaded, located, device, name, why, plugins, progress).result()
+
+
+def _loaded(located: Located, device: torch.device, name: str, why: str, plugins: Plugins, progress: Progress) -> Loaded:
     settings, manifest, stack, checkpoint = located.settings, located.manifest, located.stack, located.checkpoint
-    device = choose_device(settings.engine.device, stack)
-    if settings.engine.threads is not None:
-        torch.set_num_threads(settings.engine.threads)
     registered, scheme = choose_scheme(settings, manifest, plugins, device, located.config, checkpoint)
     model = build_model(located, device, scheme, progress)
     default_budget, default_rows = DEFAULT_ROWS[device.type]
@@ -188,11 +201,19 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
         composition=(
             ("model", f"{located.id} ({why})", checkpoint.origin),
             ("family", stack.record.family, stack.origin),
-            ("scheme", scheme.name + ("" if tested.invariant else ", not invariant here"), registered.origin),
+            ("scheme", _described(located, device, scheme.name, tested.invariant), registered.origin),
             ("head", model.head, ""),
             ("device", fingerprint.device_name(device), f"torch {torch.__version__}"),
         ),
     )
+
+
+def _described(located: Located, device: torch.device, scheme: str, invariant: bool) -> str:
+    """A scheme for the start-up table."""
+    text = scheme if invariant else f"{scheme}, not invariant here"
+    if located.settings.engine.quant is not None:
+        return text
+    return f"{text} ({automatic(device, has_static_fp8(located.config), located.checkpoint.folder).why})"
 
 
 def _checkpoint(

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 
 from spinf_core.checkpoints import Checkpoint
 from spinf_core.engine.fingerprint import device_name
 from spinf_core.errors import SetupError
 from spinf_core.manifests import Manifest
+from spinf_core.nn.packed import native_bf16
 from spinf_core.quant.interface import Scheme, SchemeContext
 from spinf_core.quant.reading import has_static_fp8
 from spinf_core.records import QuantScheme
@@ -20,6 +22,14 @@ from spinf_core.settings import Settings
 
 ROOM = 6 * 2**30
 """Memory that passes need beside the weights."""
+
+
+@attrs.frozen
+class Choice:
+    """A scheme's name, and why it is that one; for the start-up table."""
+
+    name: str
+    why: str
 
 
 def choose_scheme(
@@ -37,7 +47,7 @@ def choose_scheme(
             not for this device, naming what would run.
     """
     static_fp8 = has_static_fp8(config)
-    name = settings.engine.quant or automatic(device, static_fp8, checkpoint.folder)
+    name = settings.engine.quant or automatic(device, static_fp8, checkpoint.folder).name
     allowed = manifest.quant.allowed if manifest else ()
     if allowed and name not in allowed:
         assert manifest is not None
@@ -48,7 +58,7 @@ def choose_scheme(
     if lacking:
         raise SetupError(
             f"scheme {name} of {registered.origin} needs {' and '.join(lacking)}, which {device_name(device)} lacks; this "
-            f"checkpoint would run with --quant {automatic(device, static_fp8, checkpoint.folder)}"
+            f"checkpoint would run with --quant {automatic(device, static_fp8, checkpoint.folder).name}"
         )
     context = SchemeContext(
         name=name, device=device, settings=settings.of_record(registered.record), revision=checkpoint.revision
@@ -57,17 +67,19 @@ def choose_scheme(
     return registered, scheme
 
 
-def automatic(device: torch.device, static_fp8: bool, folder: Path) -> str:
-    """fp32 on a CPU; on a GPU fp8s where it has fp8 units and the checkpoint has scales, else bf16 where that fits with room
-    for passes, else w8a16."""
+def automatic(device: torch.device, static_fp8: bool, folder: Path) -> Choice:
+    """bf16 on a CPU that multiplies it natively, else fp32; on a GPU fp8s where it has fp8 units and the checkpoint has scales,
+    else bf16 where that fits with room for passes, else w8a16."""
     if device.type != "cuda":
-        return "fp32"
+        if native_bf16():
+            return Choice("bf16", "this processor multiplies bfloat16 natively; fp32 is slower and exact")
+        return Choice("fp32", "this processor has no bfloat16 products")
     if static_fp8 and "fp8" in offers(device):
-        return "fp8s"
+        return Choice("fp8s", "the checkpoint has fp8 scales, and the GPU fp8 units")
     stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     needed = stored * (2 if static_fp8 else 1)
     total = torch.cuda.get_device_properties(device).total_memory
-    return "bf16" if needed + ROOM <= total else "w8a16"
+    return Choice("bf16", "it fits the GPU") if needed + ROOM <= total else Choice("w8a16", "bf16 does not fit the GPU")
 
 
 def offers(device: torch.device) -> set[str]:

@@ -43,9 +43,9 @@ class TreeAttention(Protocol):
 def tree_attention(layout: TreeLayout) -> TreeAttention:
     """The attention of one pass, by the kernels of its device."""
     if layout.device.type == "cpu":
-        from spinf_core.nn.cpu_attention import FlashTreeAttention
+        from spinf_core.nn.cpu_attention import TiledTreeAttention
 
-        return FlashTreeAttention(layout)
+        return TiledTreeAttention(layout)
     from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
 
     return TritonTreeAttention.of(layout)

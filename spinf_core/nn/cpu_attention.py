@@ -1,15 +1,16 @@
-"""Tree attention on the CPU, by torch's flash kernel on tiles.
+"""Tree attention on the CPU, by batched products on tiles.
 
 Each row's content and its own path after the cut are attended to apart and joined by their log-sum-exps (Dao et al. 2022,
-«FlashAttention», section 3.1). The shape of every tile and a row's lane in it follow from the row's depth alone (see `layout`),
-so that a row's bits do not depend on what else is in the pass. Grouped query heads are folded into the lanes of a tile: their
-keys are read once.
+«FlashAttention», section 3.1). How many lanes and keys a tile has follows from the row's content and depth alone (see
+`layout`), and the products of a batch are all of that shape, so that a row's bits do not depend on what else is in the pass.
+Products run in the model's own dtype, for whose bfloat16 processors have units that torch's flash kernel leaves idle; softmax
+is float32. Grouped query heads are folded into the lanes of a tile: their keys are read once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -21,12 +22,11 @@ from torch import Tensor
 from spinf_core.nn.activation import sigmoid
 from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
 from spinf_core.nn.linear import InputFormat, write
-from spinf_core.stack import CONTENT_TILE, IntArray
+from spinf_core.stack import CONTENT_TILE
 
-BATCH_KEYS = 512  # tiles that read at most this many keys are batched over jobs; longer ones read their keys in place
-GATHER_ROWS = 1 << 17  # most keys gathered for one batch of tiles
+Rows = NDArray[np.integer[Any]]
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+BATCH_KEYS = 2048  # keys that the tiles of a batch read: what they are scored with stays in the processor's cache
 
 
 @attrs.frozen(eq=False)
@@ -34,31 +34,36 @@ class Tiles:
     """A batch of B tiles of T query lanes that read K keys each.
 
     Attributes:
-        queries: [B·T] rows of the pass.
-        keys: [B, K] rows in the joint space behind which a row of zeros stands; or the first of K rows that lie one behind
-            another (B tiles read the same).
+        queries: [B · T] rows of the pass; lanes that nothing stands for repeat one.
+        keys: [B · K] rows of the joint space.
+        places: [B · T] where a lane's result goes; the last place takes what nobody wants.
+        unseen: [B, T, 1, M] −inf where a lane does not see one of the last M keys, 0 elsewhere.
         key_count: K.
-        rows: [·] rows of the pass that this batch answers for, a slice where they lie one behind another …
-        lanes: [·] … and their lanes in the flattened [B·T], likewise.
-        depth: [B·T] depth of each lane where all keys are seen but for the window; None where the last T keys are the lanes.
+        depth, stop: [B, T, 1] where each lane is, and the first key that it does not see, counted in keys.
     """
 
     queries: Tensor
-    keys: Tensor | int
+    keys: Tensor
+    places: Tensor
+    unseen: Tensor
     key_count: int
-    rows: Tensor
-    lanes: Tensor
-    depth: Tensor | None = None
+    depth: Tensor
+    stop: Tensor
 
 
-class FlashTreeAttention:
+class TiledTreeAttention:
     """The attention of one pass; holds the masks and indices that its layers share. See `attention.TreeAttention`."""
 
     def __init__(self, layout: TreeLayout) -> None:
+        segments = layout.pass_.segments.tolist()
+        after = np.concatenate([np.empty(0, np.int32), *(np.arange(cut, stop) for _, cut, stop in segments)])
+        self._after = _tensor(after)
+        places = np.full(layout.rows, len(after))
+        places[after] = np.arange(len(after))
         self._content = tuple(_content_tiles(layout))
-        self._paths = tuple(_path_batches(layout))
-        self._branches = tuple(_branch_batches(layout))
-        self._masks: dict[tuple[int, int, int | None, torch.dtype], Tensor] = {}
+        self._branches = tuple(_branch_tiles(layout, places, len(after)))
+        self._paths = tuple(_path_tiles(layout, places, len(after)))
+        self._windows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(
         self,
@@ -72,152 +77,154 @@ class FlashTreeAttention:
         output: InputFormat | None = None,
     ) -> Tensor:
         """See `attention.TreeAttention`."""
-        zeros = k.new_zeros(1, *k.shape[1:])
-        keys = torch.cat((k, zeros) if past is None else (past[0], k, zeros))
-        values = torch.cat((v, zeros) if past is None else (past[1], v, zeros))
-        out = q.new_zeros(q.shape)
-        path_lse = q.new_zeros(q.shape[:2], dtype=torch.float32)
-        for width, batches in ((CONTENT_TILE, self._content), (PATH_TILE, self._paths)):
-            for tiles in batches:
-                mask = self._causal_mask(width, q.shape[1] // k.shape[1], tiles.key_count, window, q)
-                rows_out, lse = _attend(q, keys, values, tiles, width, scale, mask)
-                out.index_copy_(0, tiles.rows, rows_out)
-                path_lse.index_copy_(0, tiles.rows, lse)
-        content_out = torch.zeros_like(out)
-        content_lse = torch.full_like(path_lse, -math.inf)
-        for tiles in self._branches:
-            window_mask, hidden = _window_mask(tiles, q.shape[1] // k.shape[1], window, q)
-            rows_out, lse = _attend(q, keys, values, tiles, CONTENT_TILE, scale, window_mask)
-            if hidden is not None:
-                lse = lse.masked_fill(hidden.index_select(0, tiles.lanes)[:, None], -math.inf)
-            content_out.index_copy_(0, tiles.rows, rows_out)
-            content_lse.index_copy_(0, tiles.rows, lse)
-        share = sigmoid(content_lse - path_lse)[..., None]
-        return write(torch.lerp(out.float(), content_out.float(), share).to(out.dtype), output)
+        rows, heads, width = q.shape
+        kv_heads = k.shape[1]
+        group = heads // kv_heads
+        exact = math.frexp(scale)[0] == 0.5  # a power of two changes no bit but the exponent's
+        lanes = (q * scale if exact else q).view(rows, kv_heads, -1).transpose(0, 1).contiguous()
+        keys = (k if past is None else torch.cat((past[0], k))).transpose(0, 1).contiguous()
+        values = (v if past is None else torch.cat((past[1], v))).transpose(0, 1).contiguous()
+        by_head = (lanes, keys, values, 1.0 if exact else scale, window)
+        out = lanes.new_zeros(kv_heads, rows + 1, lanes.shape[2])
+        for tiles in self._content:
+            out.index_copy_(1, tiles.places, self._attend(tiles, *by_head)[0])
+        if len(self._after):
+            path, path_lse = self._gathered(self._paths, *by_head)
+            seen, seen_lse = self._gathered(self._branches, *by_head)
+            share = sigmoid(seen_lse - path_lse)
+            joined = torch.lerp(path.float(), seen.float(), share)[:, :-1].to(q.dtype)
+            out.index_copy_(1, self._after, joined.flatten(2))
+        out = out[:, :rows].view(kv_heads, rows, group, width).transpose(0, 1)
+        return write(out.reshape(rows, heads, width), output)
 
-    def _causal_mask(self, width: int, group: int, key_count: int, window: int | None, like: Tensor) -> Tensor:
-        """[group · width, key_count]: 0 where lane i sees a key, −inf elsewhere; the last `width` keys are the lanes."""
-        name = (width, group, window, like.dtype)
-        mask = self._masks.get(name)
-        if mask is None:
-            longest = max(tiles.key_count for tiles in (*self._content, *self._paths))
-            keys = torch.arange(width - longest, width, device=like.device)
-            behind = torch.arange(width, device=like.device)[:, None] - keys
-            unseen = behind < 0 if window is None else (behind < 0) | (behind >= window)
-            mask = torch.zeros(unseen.shape, dtype=like.dtype, device=like.device).masked_fill_(unseen, -math.inf)
-            self._masks[name] = mask = mask.repeat(group, 1)
-        return mask[:, mask.shape[1] - key_count :]
+    def _gathered(
+        self, batches: Sequence[Tiles], lanes: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """What the rows after the cut find in some tiles: [kv_heads, rows + 1, group, D], log-sum-exps, −inf for none."""
+        kv_heads, group = len(lanes), lanes.shape[2] // keys.shape[2]
+        found = lanes.new_zeros(kv_heads, len(self._after) + 1, lanes.shape[2])
+        lse = found.new_full((kv_heads, len(self._after) + 1, group), -math.inf, dtype=torch.float32)
+        for tiles in batches:
+            some, some_lse = self._attend(tiles, lanes, keys, values, scale, window, lse=True)
+            found.index_copy_(1, tiles.places, some)
+            assert some_lse is not None
+            lse.index_copy_(1, tiles.places, some_lse)
+        return found.view(kv_heads, -1, group, keys.shape[2]), lse[..., None]
+
+    def _attend(
+        self, tiles: Tiles, lanes: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None, lse: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """softmax(q kᵀ · scale) v of every lane: [kv_heads, B · T, group · D], and log-sum-exps [kv_heads, B · T, group]."""
+        kv_heads, width = len(keys), keys.shape[2]
+        batch, count = tiles.unseen.shape[:2]
+        group = lanes.shape[2] // width
+        q = lanes.index_select(1, tiles.queries).view(kv_heads * batch, count * group, width)
+        k = keys.index_select(1, tiles.keys).view(kv_heads * batch, tiles.key_count, width)
+        v = values.index_select(1, tiles.keys).view(kv_heads * batch, tiles.key_count, width)
+        scores = torch.bmm(q, k.transpose(1, 2)).float()
+        if scale != 1.0:
+            scores *= scale
+        unseen, hidden = (tiles.unseen, None) if window is None else self._window_mask(tiles, window)
+        by_lane = scores.view(kv_heads, batch, count, group, tiles.key_count)
+        by_lane[..., tiles.key_count - unseen.shape[-1] :] += unseen
+        shares = torch.softmax(scores, -1)
+        found = torch.bmm(shares.to(v.dtype), v).view(kv_heads, batch * count, group * width)
+        if not lse:
+            return found, None
+        sums = (scores.amax(-1) - shares.amax(-1).log()).view(kv_heads, batch * count, group)
+        return found, sums if hidden is None else sums.masked_fill(hidden, -math.inf)
+
+    def _window_mask(self, tiles: Tiles, window: int) -> tuple[Tensor, Tensor]:
+        """As `Tiles.unseen`, for all keys; and the lanes that see nothing [B · T, 1], which are shown all lest they find no
+        number."""
+        name = (id(tiles), window)
+        if name not in self._windows:
+            key = torch.arange(tiles.key_count)
+            unseen = (key >= tiles.stop) | (key <= tiles.depth - window)
+            hidden = unseen.all(-1, keepdim=True)
+            mask = torch.zeros(unseen.shape).masked_fill_(unseen & ~hidden, -math.inf)
+            self._windows[name] = mask[:, :, None], hidden.view(-1, 1)
+        return self._windows[name]
 
 
-def _window_mask(tiles: Tiles, group: int, window: int | None, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The mask of branch rows against their content [B, 1, group · T, K], and which lanes see nothing of it [B·T].
+def _tensor(values: Rows) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.int64)
 
-    None where the window hides nothing. The kernel answers 0, and a log-sum-exp of 0, for a lane that sees no key.
+
+def _batches(queries: Rows, keys: Rows, depth: Rows, stop: Rows, places: Rows, nowhere: int) -> Iterator[Tiles]:
+    """Tiles of one shape, `BATCH_KEYS` keys together.
+
+    Args:
+        queries: [B, T] rows of the pass, `UNUSED` for lanes that nothing stands for. keys: [B, K].
+        depth, stop: [B, T] of each lane and of the first key that it does not see, on the axis that keys are counted on.
+        places: [N] where the result of a row goes. nowhere: where that of other lanes goes.
     """
-    assert tiles.depth is not None
-    if window is None or int(tiles.depth.max()) < window:
-        return None, None
-    last_unseen = tiles.depth - window
-    unseen = torch.arange(tiles.key_count, device=like.device) <= last_unseen[:, None]
-    mask = torch.zeros(unseen.shape, dtype=like.dtype, device=like.device).masked_fill_(unseen, -math.inf)
-    mask = mask.view(-1, 1, CONTENT_TILE, tiles.key_count).repeat(1, 1, group, 1)
-    return mask, last_unseen >= tiles.key_count - 1
-
-
-def _attend(
-    q: Tensor, keys: Tensor, values: Tensor, tiles: Tiles, width: int, scale: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Attention of the rows that tiles answer for: out [·, H, D] and the log-sum-exps [·, H]."""
-    _, heads, head_dim = q.shape
-    kv_heads, index, key_count = keys.shape[1], tiles.keys, tiles.key_count
-    group = heads // kv_heads
-    batch = len(tiles.queries) // width
-    lanes = q.index_select(0, tiles.queries).view(batch, width, kv_heads, group, head_dim)
-    lanes = lanes.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, group * width, head_dim)
-
-    def read(source: Tensor) -> Tensor:
-        some = source[index:][:key_count] if isinstance(index, int) else source.index_select(0, index.view(-1))
-        return some.view(-1, key_count, kv_heads, head_dim).transpose(1, 2).expand(batch, -1, -1, -1)
-
-    out, lse = _flash(lanes, read(keys), read(values), 0.0, False, attn_mask=mask, scale=scale)
-    out = out.view(batch, kv_heads, group, width, head_dim).permute(0, 3, 1, 2, 4).reshape(-1, heads, head_dim)
-    lse = lse.view(batch, kv_heads, group, width).permute(0, 3, 1, 2).reshape(-1, heads)
-    return out.index_select(0, tiles.lanes), lse.index_select(0, tiles.lanes)
-
-
-def _tensor(values: NDArray[Any], device: torch.device) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int64, device=device)
+    key_count = keys.shape[1]
+    used = queries != UNUSED
+    stop = np.where(used, stop, key_count)
+    unseen = np.arange(key_count - queries.shape[1], key_count) >= stop[..., None]
+    mask = np.where(unseen, np.float32(-np.inf), np.float32(0))
+    going = np.where(used, places[queries], nowhere)
+    step = max(1, BATCH_KEYS // key_count)
+    for first in range(0, len(queries), step):
+        some = slice(first, first + step)
+        yield Tiles(
+            queries=_tensor(np.maximum(queries[some], 0).ravel()),
+            keys=_tensor(keys[some].ravel()),
+            places=_tensor(going[some].ravel()),
+            unseen=torch.as_tensor(mask[some])[:, :, None],
+            key_count=key_count,
+            depth=_tensor(depth[some])[..., None],
+            stop=_tensor(stop[some])[..., None],
+        )
 
 
 def _content_tiles(layout: TreeLayout) -> Iterator[Tiles]:
-    zero = layout.stored + layout.rows
-    batches: dict[int, list[tuple[IntArray, IntArray]]] = {}  # tile number -> (rows of its lanes, keys) of each job
-    for (start, cut_row, _), index in zip(layout.pass_.segments, layout.content_index, strict=True):
-        if cut_row == start:
-            continue
+    """The rows of contents by `CONTENT_TILE`, each against what of its content lies before it."""
+    found: dict[int, list[tuple[Rows, Rows]]] = {}
+    for (start, cut_row, _), index in zip(layout.pass_.segments.tolist(), layout.content_index, strict=True):
         done = len(index) - (cut_row - start)
-        for number in range(done // CONTENT_TILE, -(-len(index) // CONTENT_TILE)):
-            stop = (number + 1) * CONTENT_TILE
-            lanes = index[number * CONTENT_TILE : stop] - layout.stored
-            keys = np.full(stop, zero, np.int32)
-            keys[: len(index)] = index[:stop]
-            if stop <= BATCH_KEYS:
-                batches.setdefault(number, []).append((lanes, keys))
-            elif stop <= len(index) and done == 0:
-                yield _content_batch([lanes], int(index[0]), stop, layout.device)
-            else:
-                yield _content_batch([lanes], keys[None], stop, layout.device)
-    for number, jobs in sorted(batches.items()):
-        stop = (number + 1) * CONTENT_TILE
-        step = max(1, GATHER_ROWS // stop)
-        for first in range(0, len(jobs), step):
-            some = jobs[first : first + step]
-            yield _content_batch([lanes for lanes, _ in some], np.stack([keys for _, keys in some]), stop, layout.device)
+        for first in range(done, len(index), CONTENT_TILE):
+            last = min(first + CONTENT_TILE, len(index))
+            rows = np.arange(first - done + start, last - done + start)
+            found.setdefault(first + CONTENT_TILE, []).append((rows, index[:last]))
+    places = np.arange(layout.rows)
+    for key_count, tiles in sorted(found.items()):
+        depth = np.arange(key_count - CONTENT_TILE, key_count)[None].repeat(len(tiles), 0)
+        yield from _batches(*_stacked(tiles, key_count), depth, depth + 1, places, layout.rows)
 
 
-def _content_batch(lanes: list[IntArray], keys: IntArray | int, key_count: int, device: torch.device) -> Tiles:
-    queries = np.stack([np.resize(rows, CONTENT_TILE) for rows in lanes])
-    used = [np.arange(len(rows)) + batch * CONTENT_TILE for batch, rows in enumerate(lanes)]
-    return Tiles(
-        queries=_tensor(queries.reshape(-1), device),
-        keys=keys if isinstance(keys, int) else _tensor(keys, device),
-        key_count=key_count,
-        rows=_tensor(np.concatenate(lanes), device),
-        lanes=_tensor(np.concatenate(used), device),
-    )
+def _branch_tiles(layout: TreeLayout, places: Rows, nowhere: int) -> Iterator[Tiles]:
+    """The rows after the cut by `CONTENT_TILE`, each against its whole content."""
+    found: dict[int, list[tuple[Rows, Rows]]] = {}
+    for (_, cut_row, stop), index in zip(layout.pass_.segments.tolist(), layout.content_index, strict=True):
+        if not len(index):
+            continue
+        key_count = -(-len(index) // CONTENT_TILE) * CONTENT_TILE
+        for first in range(cut_row, stop, CONTENT_TILE):
+            found.setdefault(key_count, []).append((np.arange(first, min(first + CONTENT_TILE, stop)), index))
+    for key_count, tiles in sorted(found.items()):
+        queries, keys = _stacked(tiles, key_count)
+        stop = np.array([[len(index)] * CONTENT_TILE for _, index in tiles])
+        yield from _batches(queries, keys, layout.pass_.depth[queries], stop, places, nowhere)
 
 
-def _path_batches(layout: TreeLayout) -> Iterator[Tiles]:
-    zero = layout.stored + layout.rows
+def _path_tiles(layout: TreeLayout, places: Rows, nowhere: int) -> Iterator[Tiles]:
+    """The rows after the cut, each against its own path there."""
     for tiles in layout.path_tiles:
         key_count = tiles.keys.shape[1]
-        keys = np.where(tiles.keys == UNUSED, zero, tiles.keys)
-        step = max(1, GATHER_ROWS // key_count)
-        for first in range(0, len(keys), step):
-            queries = tiles.queries[first : first + step].reshape(-1)
-            lanes = np.flatnonzero(queries != UNUSED)
-            yield Tiles(
-                queries=_tensor(np.maximum(queries, 0), layout.device),
-                keys=_tensor(keys[first : first + step], layout.device),
-                key_count=key_count,
-                rows=_tensor(queries[lanes], layout.device),
-                lanes=_tensor(lanes, layout.device),
-            )
+        # What no lane sees is the path's own first row, so that no other job's numbers are read.
+        keys = np.where(tiles.keys == UNUSED, tiles.keys[:, :1], tiles.keys)
+        depth = np.arange(key_count - PATH_TILE, key_count)[None].repeat(len(keys), 0)
+        yield from _batches(tiles.queries, keys, depth, depth + 1, places, nowhere)
 
 
-def _branch_batches(layout: TreeLayout) -> Iterator[Tiles]:
-    """The rows after the cut of each job, in batches of `CONTENT_TILE` lanes, against its whole content."""
-    for (start, cut_row, stop), index in zip(layout.pass_.segments, layout.content_index, strict=True):
-        if cut_row == stop or not len(index):
-            continue
-        count = -(-(stop - cut_row) // CONTENT_TILE) * CONTENT_TILE
-        rows = np.minimum(np.arange(cut_row, cut_row + count, dtype=np.int32), stop - 1)
-        in_place = len(index) == cut_row - start
-        yield Tiles(
-            queries=_tensor(rows, layout.device),
-            keys=int(start) + layout.stored if in_place else _tensor(index[None], layout.device),
-            key_count=len(index),
-            rows=_tensor(np.arange(cut_row, stop), layout.device),
-            lanes=_tensor(np.arange(stop - cut_row), layout.device),
-            depth=_tensor(layout.pass_.depth[rows], layout.device),
-        )
+def _stacked(tiles: Sequence[tuple[Rows, Rows]], key_count: int) -> tuple[Rows, Rows]:
+    """Lanes' rows [B, CONTENT_TILE], `UNUSED` behind the last, and keys [B, key_count], the last one repeated."""
+    queries = np.full((len(tiles), CONTENT_TILE), UNUSED, np.int64)
+    keys = np.empty((len(tiles), key_count), np.int64)
+    for number, (rows, index) in enumerate(tiles):
+        queries[number, : len(rows)] = rows
+        keys[number, : len(index)] = index
+        keys[number, len(index) :] = index[-1]
+    return queries, keys

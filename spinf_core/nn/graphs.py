@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from spinf_core.nn.attention import TreeAttention, tree_attention
-from spinf_core.nn.layout import TreeLayout
+from spinf_core.nn.layout import TreeLayout, rows_to_read
 from spinf_core.nn.transfer import room, to_device
 
 MOST_ROWS = 4096  # of a recorded pass; in larger ones the host is ahead of the device anyway
 MOST_GRAPHS = 96
 
-Layers = Callable[[Tensor, Tensor, TreeAttention], Tensor]
-"""ids [N], positions [A, N] and the pass's attention to [N, hidden], by work on the device alone."""
+Layers = Callable[[Tensor, Tensor, TreeAttention, Tensor | None], Tensor]
+"""ids [N], positions [A, N], the pass's attention and the rows wanted [W] to their [W, hidden], or [N, hidden] where none are
+named; by work on the device alone."""
 Kind = tuple[tuple[int, ...], ...]
 
 
@@ -78,38 +79,46 @@ class PassGraphs:
         self._pool = None
 
     def run(self, layout: TreeLayout, layers: Layers) -> Tensor:
-        """The layers' output for a pass without a past; on a recorded pass it is overwritten by the next of its kind."""
+        """[R, hidden], the layers' output at the rows that a pass without a past reads."""
+        pass_ = layout.pass_
+        wanted = None if _unrecorded.get() else rows_to_read(pass_)
+        inputs = {"ids": pass_.ids, "positions": pass_.positions, "rows": pass_.reads if wanted is None else wanted}
+
+        def run(moved: dict[str, Tensor], attention: TreeAttention) -> Tensor:
+            rows = moved["rows"]
+            found = layers(moved["ids"], moved["positions"], attention, None if wanted is None else rows)
+            return found.index_select(0, rows) if wanted is None else found
+
         if layout.device.type != "cuda":
-            return layers(layout.on_device["ids"], layout.on_device["positions"], tree_attention(layout))
+            return run(to_device(inputs, layout.device), tree_attention(layout))[: len(pass_.reads)]
         from spinf_core.nn.kernels.tables import TileTables, tile_arrays, with_room
         from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
 
-        arrays = tile_arrays(layout)
-        inputs = {"ids": layout.pass_.ids, "positions": layout.pass_.positions}
-
-        def run(moved: dict[str, Tensor]) -> Tensor:
-            ids, positions = moved.pop("ids"), moved.pop("positions")
-            return layers(ids, positions, TritonTreeAttention(TileTables(**moved, in_place=True)))
-
         assert layout.kept is None
+        arrays = tile_arrays(layout)
+
+        def launch(moved: dict[str, Tensor]) -> Tensor:
+            tables = TileTables(**{name: moved[name] for name in arrays}, in_place=True)
+            return run(moved, TritonTreeAttention(tables))
+
         if not self._record or layout.rows > MOST_ROWS or _unrecorded.get():
-            return run(to_device(inputs | arrays, layout.device))
+            return launch(to_device(inputs | arrays, layout.device))[: len(pass_.reads)]
         packed = inputs | with_room(arrays)
         kind = tuple(array.shape for array in packed.values())
         if kind not in self._recorded:
             self._recorded[kind] = None
             while len(self._recorded) > MOST_GRAPHS:
                 self._recorded.popitem(last=False)
-            return run(to_device(packed, layout.device))
+            return launch(to_device(packed, layout.device))[: len(pass_.reads)]
         self._recorded.move_to_end(kind)
         recorded = self._recorded[kind]
         if recorded is None:
             buffer = torch.empty(room(packed), dtype=torch.int32, device=layout.device)
-            recorded = self._recorded[kind] = self._capture(run, to_device(packed, layout.device, into=buffer), buffer)
+            recorded = self._recorded[kind] = self._capture(launch, to_device(packed, layout.device, into=buffer), buffer)
         else:
             to_device(packed, layout.device, into=recorded.inputs)
         recorded.graph.replay()
-        return recorded.output
+        return recorded.output[: len(pass_.reads)].clone()  # the next pass of its kind overwrites it
 
     def _capture(self, run: Callable[[dict[str, Tensor]], Tensor], inputs: dict[str, Tensor], buffer: Tensor) -> _Recorded:
         graph = torch.cuda.CUDAGraph()

@@ -24,6 +24,22 @@ UNUSED = -1
 """In place of a row: a lane or a key that nothing stands for."""
 
 
+def rows_to_read(pass_: Pass) -> IntArray | None:
+    """The rows for which alone a last layer has to end, where that spares some; else None.
+
+    They are the pass's reads and, behind those, as many more that their number is one of the listed sizes of every device: a
+    multiple of 128 up to 2,048 rows, beyond that two sizes to the octave.
+    """
+    count = len(pass_.reads)
+    if count == 0:
+        return None
+    step = 128 if count <= 2048 else 1 << (count - 1).bit_length() - 2
+    listed = -(-count // step) * step
+    if listed >= pass_.rows:
+        return None
+    return np.concatenate((pass_.reads, np.full(listed - count, pass_.reads[0], np.int32)))
+
+
 @attrs.frozen(eq=False)
 class KeptPaths:
     """Where the paths of the R kept rows lie among the P stored rows of a state.

@@ -42,6 +42,10 @@ class Linear(ABC):
     def __call__(self, x: Tensor) -> Tensor:
         """Apply to rows."""
 
+    def added(self, x: Tensor, to: Tensor) -> Tensor:
+        """`to` [M, out] + the same."""
+        return to + self(x)
+
     def parts(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
         """The same, apart for each of the modules whose `sizes` outputs are merged here: [M, size], rows at any one stride."""
         return torch.split(self(x), list(sizes), dim=1)
@@ -86,6 +90,13 @@ class PlainLinear(Linear):
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] -> [M, out]."""
         return product(x, self.weight, self.bias)
+
+
+def select_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x [N, …] at some rows [R], whatever its dtype; torch selects no rows of fp8."""
+    if x.dtype.itemsize == 1:
+        return x.view(torch.uint8).index_select(0, rows).view(x.dtype)
+    return x.index_select(0, rows)
 
 
 def write(x: Tensor, format_: InputFormat | None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spinf_core.nn.linear import InputFormat, write
+from spinf_core.nn.linear import InputFormat, Linear, write
 
 
 class RMSNorm:
@@ -37,7 +37,7 @@ class RMSNorm:
             return rows.rms_norm(x, self.parameters, self.output)
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        normed = wide * scale
+        normed = wide * scale if wide is x else wide.mul_(scale)
         if self.weight is None:
             return write(normed.to(x.dtype), self.output)
         if self.wide:
@@ -61,4 +61,12 @@ def add_norm(x: Tensor, update: Tensor, after: RMSNorm | None, scalar: float | N
     summed = x + (update if after is None else after(update))
     if scalar is not None:
         summed = summed * scalar
+    return summed, then(summed)
+
+
+def add_linear_norm(x: Tensor, linear: Linear, inputs: Tensor, then: RMSNorm) -> tuple[Tensor, Tensor]:
+    """x' = x + linear(inputs), and then(x')."""
+    if x.is_cuda:
+        return add_norm(x, linear(inputs), None, None, then)
+    summed = linear.added(inputs, x)
     return summed, then(summed)

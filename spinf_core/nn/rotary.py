@@ -76,8 +76,11 @@ class Rotary:
 def rotate(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
     """x [N, H, D], its halves (a, b) turned to (a·cos − b·sin, b·cos + a·sin)."""
     cos, sin = tables
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    (a, b), (first, second) = x.chunk(2, dim=-1), turned.chunk(2, dim=-1)
+    torch.mul(a, cos, out=first).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=second).addcmul_(a, sin)
+    return turned
 
 
 def rotate_first(x: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

@@ -68,10 +68,12 @@ class AttentionLayers(Protocol):
         ids: Tensor,
         positions: Tensor,
         attention: TreeAttention,
+        wanted: Tensor | None = None,
         past: PathState | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerState]]:
-        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        """ids [N], positions [A, N] -> the final-normed stream, [N, hidden] or that of the `wanted` rows, and the layers' state
+        of the rows at `index`."""
         ...
 
 
@@ -97,8 +99,8 @@ class AttentionRunner:
     ) -> tuple[Tensor, PathState | None]:
         """Run a pass through the layers, the same at every call; see `Model.forward`."""
         run = PassRun.of(pass_, past, keep, self._device)
-        there = run.layout.on_device  # on its way while the pass before this one runs
         if past is None and keep is None:
-            return run.read(self._graphs.run(run.layout, lambda *inputs: layers(*inputs)[0])), None
-        normed, states = layers(there["ids"], there["positions"], tree_attention(run.layout), run.past, run.index)
+            return self._graphs.run(run.layout, lambda *inputs: layers(*inputs)[0]), None
+        there = run.layout.on_device
+        normed, states = layers(there["ids"], there["positions"], tree_attention(run.layout), None, run.past, run.index)
         return run.read(normed), run.state(states)

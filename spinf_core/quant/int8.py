@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.nn.linear import Linear, product
+from spinf_core.nn.packed import native_bf16
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.quant.reading import take_merged
 from spinf_core.weights import Weights
 
 LARGEST = 127
+BLOCK = 1 << 19  # weights that are made floats at a time on a CPU, few enough for its cache
 INT8_ROWS = 32  # torch's int8 product on CUDA takes more than 16
 
 
@@ -52,7 +54,14 @@ class Int8Linear(Linear):
         return found.to(self.dtype)
 
     def _float_product(self, x: Tensor) -> Tensor:
-        return product(x, self.weight.to(x.dtype)).float() * self.scale
+        if x.device.type == "cuda":
+            return product(x, self.weight.to(x.dtype)).float() * self.scale
+        found = torch.empty(len(x), self.out_features, dtype=torch.float32)
+        step = max(1, BLOCK // self.in_features)
+        for first in range(0, self.out_features, step):
+            some = slice(first, first + step)
+            torch.mul(product(x, self.weight[some].to(x.dtype)).float(), self.scale[some], out=found[:, some])
+        return found
 
     def _int8_product(self, x: Tensor) -> Tensor:
         rows = len(x)
@@ -67,12 +76,12 @@ class Int8:
     """The schemes `w8a16` and `w8a8`."""
 
     invariant = True
-    numerics = 1
+    numerics = 2
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
         # Without bfloat16 products a CPU would round more and run no faster.
-        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.dtype = torch.bfloat16 if device.type == "cuda" or native_bf16() else torch.float32
 
     def linear(self, weights: Weights, names: tuple[str, ...], out_features: tuple[int, ...], in_features: int) -> Int8Linear:
         """See `Scheme.linear`."""

@@ -100,6 +100,7 @@ def toy_engine(
     """
     if not (folder / "config.json").is_file():
         write_toy_checkpoint(folder, seed=seed, window=window, bos=bos)
-    flags = {"engine.token_budget": 256, "engine.max_tokens": 512, "engine.device": "cpu", **(settings or {})}
+    flags = {"engine.token_budget": 256, "engine.max_tokens": 512, "engine.device": "cpu", "engine.quant": "fp32"}
+    flags |= settings or {}
     plugins = toy_plugins()
     return Engine(str(folder), settings=load_settings(flags, environ={}, plugins=plugins), plugins=plugins, progress=progress)

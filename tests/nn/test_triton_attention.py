@@ -11,7 +11,7 @@ from spinf_core.compiler.jobs import split
 from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import random_probe
 from spinf_core.engine.sizes import Sizes
-from spinf_core.nn.cpu_attention import FlashTreeAttention
+from spinf_core.nn.cpu_attention import TiledTreeAttention
 from spinf_core.nn.layout import PATH_TILE, UNUSED, KeptPaths, TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.state import keep_paths
@@ -42,7 +42,7 @@ def inputs(rows: int, heads: int, kv_heads: int, width: int, dtype: torch.dtype,
 def test_equals_the_cpu_in_float32(heads: int, kv_heads: int, width: int, window: int | None) -> None:
     layout = make_layout(heads, (1, 63, 64, 65, 0, 100))
     q, k, v = inputs(layout.rows, heads, kv_heads, width, torch.float32)
-    expected = FlashTreeAttention(layout)(q, k, v, scale=0.3, window=window)
+    expected = TiledTreeAttention(layout)(q, k, v, scale=0.3, window=window)
     found = TritonTreeAttention.of(layout)(q, k, v, scale=0.3, window=window)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
@@ -50,7 +50,7 @@ def test_equals_the_cpu_in_float32(heads: int, kv_heads: int, width: int, window
 def test_equals_the_cpu_in_bfloat16() -> None:
     layout = make_layout(1, (70, 3))
     q, k, v = inputs(layout.rows, 4, 2, 64, torch.bfloat16)
-    expected = FlashTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125)
+    expected = TiledTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125)
     found = TritonTreeAttention.of(layout)(q, k, v, scale=0.125)
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from spinf_core.quant import int8
 from spinf_core.quant.int8 import Int8Linear, build, quantize_rows
 from spinf_core.quant.interface import SchemeContext
 from spinf_core.weights import Weights
@@ -99,6 +100,22 @@ def test_merged_weights_give_the_outputs_of_each(tmp_path: Path, name: str) -> N
     )
 
 
-@pytest.mark.parametrize(("device", "dtype"), [("cpu", torch.float32), ("cuda", torch.bfloat16)])
-def test_activations_are_float32_on_a_cpu_and_bfloat16_on_a_gpu(device: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("device", "native", "dtype"),
+    [("cpu", False, torch.float32), ("cpu", True, torch.bfloat16), ("cuda", False, torch.bfloat16)],
+)
+def test_activations_are_bfloat16_where_its_products_are_native(
+    monkeypatch: pytest.MonkeyPatch, device: str, native: bool, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(int8, "native_bf16", lambda: native)
     assert build(SchemeContext(name="w8a16", device=torch.device(device))).dtype == dtype
+
+
+def test_on_a_cpu_a_large_weight_becomes_floats_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = linear(torch.randn(24, 64), torch.randn(24), int8_inputs=False)
+    x = torch.randn(32, 64)
+    whole = made(x)
+
+    monkeypatch.setattr(int8, "BLOCK", 7 * 64)
+
+    torch.testing.assert_close(made(x), whole, rtol=1e-6, atol=1e-5)

@@ -13,7 +13,7 @@ from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
-from spinf_core.nn.linear import InputFormat, Linear, write
+from spinf_core.nn.linear import InputFormat, Linear, select_rows, write
 from spinf_core.nn.norm import RMSNorm, add_norm
 from spinf_core.nn.rotary import Rotary, inverse_frequencies
 from spinf_core.nn.runner import AttentionRunner
@@ -67,14 +67,16 @@ class Attention:
         tables: tuple[Tensor, Tensor],
         shared: KeysValues | None,  # of the layer whose keys and values this one uses
         past: KeysValues | None,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, KeysValues]:
-        """[N, hidden] -> [N, hidden], and the keys and values [N, kv_heads, head_dim] that were used."""
+        """[N, hidden] -> [N, hidden], or that of the `wanted` rows, and the keys and values [N, kv_heads, head_dim] used."""
         layer = self.layer
         projected = self.projections.parts(x, self.sizes)
         q, *own = turned_heads(projected, layer.head_dim, tables, self.q_norm, self.k_norm, self.v_norm)
         keys, values = shared if shared is not None else (own[0], own[1])
         mixed = attention(q, keys, values, scale=1.0, window=layer.window, past=past, output=self.out.input_format)
-        return self.out(mixed.view(len(x), -1)), (keys, values)
+        mixed = mixed.view(len(x), -1)
+        return self.out(mixed if wanted is None else select_rows(mixed, wanted)), (keys, values)
 
 
 class FeedForward:
@@ -119,10 +121,14 @@ class Block:
         past: KeysValues | None,
         per_layer: Tensor | None,
         then: RMSNorm,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, Tensor, KeysValues]:
         """The residual stream [N, hidden] and what `before_attention` made of it -> the stream behind the layer, what `then`,
-        the next norm, makes of that, and the keys and values that were used."""
-        mixed, shared = self.attention(normed, attention, tables, shared, past)
+        the next norm, makes of that, both at the `wanted` rows alone where some are named, and the keys and values used."""
+        mixed, shared = self.attention(normed, attention, tables, shared, past, wanted)
+        if wanted is not None:
+            x = select_rows(x, wanted)
+            per_layer = None if per_layer is None else select_rows(per_layer, wanted)
         x, ready = add_norm(x, mixed, self.after_attention, None, self.before_feed_forward)
         change = self.feed_forward(ready)
         if self.experts is not None:
@@ -136,7 +142,7 @@ class Block:
 class Gemma4(Model):
     """A Gemma 4 checkpoint's text model."""
 
-    numerics = 1
+    numerics = 2
 
     def __init__(self, context: LoadContext) -> None:
         if context.options:
@@ -178,10 +184,12 @@ class Gemma4(Model):
         ids: Tensor,
         positions: Tensor,
         attention: TreeAttention,
+        wanted: Tensor | None = None,
         past: PathState | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerState]]:
-        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        """ids [N], positions [A, N] -> the final-normed stream, [N, hidden] or that of the `wanted` rows, and the layers' state
+        of the rows at `index`."""
         tables = {kind: head_tables(rotary, positions[0], self.dtype) for kind, rotary in self.rotary.items()}
         x = F.embedding(ids, self.embedding) * self.embedding_scale
         per_layer = self.per_layer(ids, x) if self.per_layer is not None else None  # [N, layers, width]
@@ -193,8 +201,10 @@ class Gemma4(Model):
             before = (past.layers[owner].stored[0], past.layers[owner].stored[1]) if past else None
             shared = None if layer.source is None else used[layer.source]
             own = None if per_layer is None else per_layer[:, number]
-            then = self.blocks[number + 1].before_attention if number + 1 < len(self.blocks) else self.norm
-            x, normed, keys_values = block(x, normed, attention, tables[layer.kind], shared, before, own, then)
+            last = number + 1 == len(self.blocks)
+            then = self.norm if last else self.blocks[number + 1].before_attention
+            ending = wanted if last else None
+            x, normed, keys_values = block(x, normed, attention, tables[layer.kind], shared, before, own, then, ending)
             if number in self.shared:
                 used[number] = keys_values
             if index is not None:

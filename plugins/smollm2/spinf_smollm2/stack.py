@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from spinf_core.errors import SetupError
-from spinf_core.nn.activation import gated
 from spinf_core.nn.attention import TreeAttention
 from spinf_core.nn.head import LMHead
 from spinf_core.nn.heads import head_tables, turned_heads
-from spinf_core.nn.linear import InputFormat
-from spinf_core.nn.norm import RMSNorm, add_norm
+from spinf_core.nn.linear import InputFormat, Linear, select_rows
+from spinf_core.nn.norm import RMSNorm, add_linear_norm
+from spinf_core.nn.packed import GatedLinear, pack
 from spinf_core.nn.rotary import Rotary, inverse_frequencies
 from spinf_core.nn.runner import AttentionRunner
 from spinf_core.nn.state import LayerState, PathState, store
@@ -77,11 +77,12 @@ class Block:
         self.config = c
         attention = tuple(f"{at}.self_attn.{name}_proj" for name in "qkv")
         self.sizes = (q, kv, kv)
-        self.qkv = scheme.linear(weights, attention, self.sizes, c.hidden_size)
-        self.out = scheme.linear(weights, (f"{at}.self_attn.o_proj",), (c.hidden_size,), q)
-        gate_up = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
-        self.gate_up = scheme.linear(weights, gate_up, (c.intermediate_size,) * 2, c.hidden_size)
-        self.down = scheme.linear(weights, (f"{at}.mlp.down_proj",), (c.hidden_size,), c.intermediate_size)
+        self.qkv = pack(scheme.linear(weights, attention, self.sizes, c.hidden_size))
+        self.out = pack(scheme.linear(weights, (f"{at}.self_attn.o_proj",), (c.hidden_size,), q))
+        names = (f"{at}.mlp.gate_proj", f"{at}.mlp.up_proj")
+        gate_up = scheme.linear(weights, names, (c.intermediate_size,) * 2, c.hidden_size)
+        self.down = pack(scheme.linear(weights, (f"{at}.mlp.down_proj",), (c.hidden_size,), c.intermediate_size))
+        self.gate_up = GatedLinear(gate_up, c.intermediate_size, "silu", self.down.input_format)
 
         def norm(name: str, output: InputFormat | None) -> RMSNorm:
             return RMSNorm(weights.take(f"{at}.{name}.weight", (c.hidden_size,), scheme.dtype), c.eps, output)
@@ -97,27 +98,27 @@ class Block:
         tables: tuple[Tensor, Tensor],
         past: LayerState | None,
         then: RMSNorm,
+        wanted: Tensor | None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """The residual stream [N, hidden] and what `attention_norm` made of it -> the stream behind the layer, what `then`,
-        the next norm, makes of that, and the layer's rotated keys, and values, [N, kv_heads, head_dim] each."""
+        the next norm, makes of that, both at the `wanted` rows alone where some are named, and the layer's rotated keys, and
+        values, [N, kv_heads, head_dim] each."""
         c = self.config
         q, k, v = turned_heads(self.qkv.parts(normed, self.sizes), c.head_dim, tables)
         stored = None if past is None else (past.stored[0], past.stored[1])
         mixed = attention(q, k, v, scale=c.head_dim**-0.5, past=stored, output=self.out.input_format)
-        x, ready = add_norm(x, self.out(mixed.view(len(x), -1)), None, None, self.feed_forward_norm)
-        x, normed = add_norm(x, self.feed_forward(ready), None, None, then)
+        mixed = mixed.flatten(1)
+        if wanted is not None:
+            x, mixed = select_rows(x, wanted), select_rows(mixed, wanted)
+        x, ready = add_linear_norm(x, self.out, mixed, self.feed_forward_norm)
+        x, normed = add_linear_norm(x, self.down, self.gate_up(ready), then)
         return x, normed, (k, v)
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """[N, hidden] -> [N, hidden]."""
-        gate, up = self.gate_up.parts(x, (self.config.intermediate_size,) * 2)
-        return self.down(gated(gate, up, "silu", self.down.input_format))
 
 
 class Llama(Model):
     """A Llama-architecture checkpoint."""
 
-    numerics = 1
+    numerics = 2
 
     def __init__(self, context: LoadContext) -> None:
         if context.options:
@@ -150,18 +151,21 @@ class Llama(Model):
         ids: Tensor,
         positions: Tensor,
         attention: TreeAttention,
+        wanted: Tensor | None = None,
         past: PathState | None = None,
         index: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerState]]:
-        """ids [N], positions [A, N] -> the final-normed stream [N, hidden], and the layers' state of the rows at `index`."""
+        """ids [N], positions [A, N] -> the final-normed stream, [N, hidden] or that of the `wanted` rows, and the layers' state
+        of the rows at `index`."""
         tables = head_tables(self.rotary, positions[0], self.dtype)
         x = F.embedding(ids, self.embedding)
         normed = self.blocks[0].attention_norm(x)
         states = []
         for number, block in enumerate(self.blocks):
             before = past.layers[number] if past else None
-            then = self.blocks[number + 1].attention_norm if number + 1 < len(self.blocks) else self.norm
-            x, normed, state = block(x, normed, attention, tables, before, then)
+            last = number + 1 == len(self.blocks)
+            then = self.norm if last else self.blocks[number + 1].attention_norm
+            x, normed, state = block(x, normed, attention, tables, before, then, wanted if last else None)
             if index is not None:
                 states.append(LayerState(stored=store(state, before.stored if before else None, index)))
         return normed, states
@@ -174,8 +178,13 @@ class Llama(Model):
         """See `Model.operations`: one block's, for all blocks have the same shapes."""
         block, c = self.blocks[0], self.config
         yield Operation("norm and q, k, v", c.hidden_size, self.dtype, lambda x: block.qkv(block.attention_norm(x)))
-        yield Operation("attention output", block.out.in_features, self.dtype, block.out)
-        yield Operation("feed-forward", c.hidden_size, self.dtype, block.feed_forward)
+        yield Operation("attention output", block.out.in_features, self.dtype, lambda x: self._added(block.out, x, x))
+        yield Operation("feed-forward", c.hidden_size, self.dtype, lambda x: self._added(block.down, block.gate_up(x), x))
+
+    def _added(self, linear: Linear, inputs: Tensor, stream: Tensor) -> Tensor:
+        """As in a block, whose residual stream begins with the first numbers of `stream`."""
+        start = F.pad(stream, (0, self.hidden_size))[:, : self.hidden_size].contiguous()
+        return add_linear_norm(start, linear, inputs, self.norm)[0]
 
 
 def load(context: LoadContext) -> Llama:

@@ -50,7 +50,7 @@ def numbers(service: ScoringService, body: dict[str, Any]) -> Numbers:
     return found
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
+@pytest.fixture(scope="module", params=["fp32", "bf16", "w8a16"])
 def loaded(engine_of: Callable[[str], Engine], request: pytest.FixtureRequest) -> Iterator[Loaded]:
     with engine_of(request.param) as engine:
         yield engine.service.loaded
