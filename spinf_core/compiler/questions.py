@@ -20,7 +20,7 @@ MOST_KEPT = 50_000
 """Filled templates of packs that are kept."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class FloorKey:
     """What decides a floor: the filled template, the options and the case rule."""
 
