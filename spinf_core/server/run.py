@@ -70,6 +70,8 @@ def serve(settings: Settings, plugins: Plugins, note: Callable[[str], None]) -> 
         raise SetupError(
             f"cannot listen on {host}:{settings.server.port}, see the line above; choose another --port or --host"
         ) from error
+    finally:
+        gc.unfreeze()  # libraries tell at the end of what they find uncollected
     if state.service is not None:
         state.service.close()
     if state.error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -38,6 +39,7 @@ def test_a_server_tells_which_packs_it_serves_and_which_not(monkeypatch: pytest.
     state = ServerState(settings, PLUGINS)
     notes: list[str] = []
     run._load(state, "toy", "asked for", [], notes.append)
+    gc.unfreeze()
     assert state.service is not None
     state.service.close()
     assert state.service.packs.ids == {"demo/news", "demo/reviews"}
