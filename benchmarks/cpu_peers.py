@@ -4,13 +4,13 @@
 
 | peer | how it answers |
 |---|---|
-| spinf | one request |
+| spinf | one request of all contents |
 | tree | transformers, bfloat16: content and questions as one trie, one forward with a dense mask |
 | prompts | transformers: each full prompt by itself, in float32 and in bfloat16 |
 | kept | llama.cpp: the content's cache is kept, one question after another continues it |
 | batched | llama.cpp: the content's cache is shared by sequences that are run together, as many as it takes |
 
-Each peer is a process of its own and they take turns, one round after another, so that whatever else the machine does is
+The other peers share nothing between contents, so they answer one of them. Each peer is a process of its own and they take turns, one round after another, so that whatever else the machine does is
 shared out; what is shown are medians. A peer that takes long answers only some of the questions: then the seconds of the
 content, and of each question, are found apart and made up to the whole, and the table says from how many.
 """
@@ -50,20 +50,25 @@ Answers = list[tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What is asked: a text, and what stands between it and the options."""
+    """What is asked: texts, and what stands between each and the options."""
 
-    content: str
+    contents: tuple[str, ...]
     questions: tuple[str, ...]
 
     @classmethod
-    def of(cls, tokens: int, questions: int, seed: int) -> Cell:
-        """A content of random words, about as many tokens."""
+    def of(cls, contents: int, tokens: int, questions: int, seed: int) -> Cell:
+        """Contents of random words, about as many tokens."""
         chance = random.Random(seed)
-        words = [chance.choice(THINGS) for _ in range(tokens - 1)]
+        texts = ["The " + " ".join(chance.choice(THINGS) for _ in range(tokens - 1)) + "." for _ in range(contents)]
         pairs = [(a, b, c) for a in THINGS for b in THINGS for c in THINGS if len({a, b, c}) == 3]
         chance.shuffle(pairs)
         chosen = [f"\n\nIf {a} and {b} go up, {c} will" for a, b, c in pairs[:questions]]
-        return cls("The " + " ".join(words) + ".", tuple(chosen))
+        return cls(tuple(texts), tuple(chosen))
+
+    @property
+    def content(self) -> str:
+        """The first."""
+        return self.contents[0]
 
 
 def common(some: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -96,7 +101,8 @@ class Spinf:
     def answer(self, cell: Cell) -> Answers:
         queries = [{"id": str(n), "template": text + "{?}", "options": OPTIONS} for n, text in enumerate(cell.questions)]
         scoring = {"queries": queries, "empty_floor": False, "case_insensitive": False}
-        response = self.engine.score({"messages": [{"role": "user", "content": cell.content}], "scoring": scoring})
+        inputs = [{"id": str(n), "messages": [{"role": "user", "content": text}]} for n, text in enumerate(cell.contents)]
+        response = self.engine.score({"inputs": inputs, "scoring": scoring})
         return [(a.logprob, b.logprob) for a, b in (query.combinations[0].options for query in response.results[0].queries)]
 
 
@@ -257,7 +263,11 @@ class Process:
         return reply["seconds"], [(a, b) for a, b in reply["answers"]]
 
     def timed(self, cell: Cell) -> tuple[float, Answers]:
-        """Seconds for the whole cell, made up from fewer questions where the peer is a slow one."""
+        """Seconds for a content of the cell, made up from fewer questions where the peer is a slow one."""
+        if self.name == "spinf":
+            seconds, answers = self.ask(cell)
+            return seconds / len(cell.contents), answers
+        cell = dataclasses.replace(cell, contents=cell.contents[:1])
         most = MOST.get(self.name, len(cell.questions))
         if len(cell.questions) <= most:
             return self.ask(cell)
@@ -274,6 +284,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cpu-seconds", action="store_true", help="of the process, for a busy machine; with one thread")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--contents", type=int, default=1, help="in a request")
     parser.add_argument("--tokens", type=int, nargs="+", default=[100, 470, 2000], help="of contents")
     parser.add_argument("--questions", type=int, nargs="+", default=[8, 56, 500])
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
@@ -298,10 +309,10 @@ def main() -> None:
         for name in arguments.peers:
             python = arguments.llama_python if name in ("kept", "batched") else sys.executable
             peers.append(Process(name, python, common))
-        compare(peers, arguments.tokens, arguments.questions, arguments.rounds)
+        compare(peers, arguments.contents, arguments.tokens, arguments.questions, arguments.rounds)
 
 
-def compare(peers: Sequence[Process], tokens: Sequence[int], questions: Sequence[int], rounds: int) -> None:
+def compare(peers: Sequence[Process], contents: int, tokens: Sequence[int], questions: Sequence[int], rounds: int) -> None:
     """Print the table: questions a second, and how many times that spinf answers."""
     print(f"questions a second, medians of {rounds} rounds; in brackets: of spinf's speed; how far answers are from spinf's")
     print("| content | questions | " + " | ".join(peer.name for peer in peers) + " |\n" + "|---" * (2 + len(peers)) + "|")
@@ -311,7 +322,7 @@ def compare(peers: Sequence[Process], tokens: Sequence[int], questions: Sequence
             seconds: dict[str, list[float]] = {peer.name: [] for peer in chosen}
             answers: dict[str, Answers] = {}
             for number in range(rounds + 1):
-                cell = Cell.of(length, count, seed=number)
+                cell = Cell.of(contents, length, count, seed=number)
                 for peer in chosen:
                     taken, answers[peer.name] = peer.timed(cell)
                     if number:  # the first round warms up
