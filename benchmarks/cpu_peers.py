@@ -10,9 +10,10 @@
 | kept | llama.cpp: the content's cache is kept, one question after another continues it |
 | batched | llama.cpp: the content's cache is shared by sequences that are run together, as many as it takes |
 
-The other peers share nothing between contents, so they answer one of them. Each peer is a process of its own and they take turns, one round after another, so that whatever else the machine does is
-shared out; what is shown are medians. A peer that takes long answers only some of the questions: then the seconds of the
-content, and of each question, are found apart and made up to the whole, and the table says from how many.
+The other peers share nothing between contents, so they answer one of them. Each peer is a process of its own and they take
+turns, one round after another, so that whatever else the machine does is shared out; what is shown are medians. A peer that
+takes long answers only some of the questions: then the seconds of the content, and of each question, are found apart and made
+up to the whole, and the table says from how many.
 """
 
 from __future__ import annotations
