@@ -86,7 +86,8 @@ from spinf_core.engine.allocation import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def touch():
-    kept = [torch.ones(3_000_000) for _ in range(4)]
+    # Above what glibc would come to keep by itself, 32 MiB.
+    kept = [torch.ones(12_000_000) for _ in range(2)]
 for _ in range(3):
     touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
