@@ -9,31 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from spinf_gemma4.stack import load
+from spinf_quant_fp8s.scheme import Row, Static
 from torch.profiler import ProfilerActivity, profile
 
-ROOT = Path(__file__).parents[1]
-for part in (".", "plugins/gemma4", "plugins/quant-fp8s"):
-    sys.path.insert(0, str(ROOT / part))
-
-from spinf_gemma4.stack import load  # noqa: E402
-from spinf_quant_fp8s.scheme import Row, Static  # noqa: E402
-
-from spinf_core.compiler.jobs import Part, split  # noqa: E402
-from spinf_core.engine.loading import STEPS  # noqa: E402
-from spinf_core.engine.probes import Probe  # noqa: E402
-from spinf_core.engine.scorer import Scorer  # noqa: E402
-from spinf_core.engine.sizes import Sizes  # noqa: E402
-from spinf_core.quant.int8 import Int8  # noqa: E402
-from spinf_core.quant.interface import Scheme  # noqa: E402
-from spinf_core.quant.unquantized import Unquantized  # noqa: E402
-from spinf_core.stack import LoadContext  # noqa: E402
+from spinf_core.compiler.jobs import Part, split
+from spinf_core.engine.loading import STEPS
+from spinf_core.engine.probes import Probe
+from spinf_core.engine.scorer import Scorer
+from spinf_core.engine.sizes import Sizes
+from spinf_core.quant.int8 import Int8
+from spinf_core.quant.interface import Scheme
+from spinf_core.quant.unquantized import Unquantized
+from spinf_core.stack import LoadContext
 
 CUDA = torch.device("cuda:0")
 KINDS = {

@@ -27,13 +27,13 @@ UNUSED = -1
 def rows_to_read(pass_: Pass) -> IntArray | None:
     """The rows for which alone a last layer has to end, where that spares some; else None.
 
-    They are the pass's reads and, behind those, as many more that their number is one of the listed sizes of every device: a
-    multiple of 128 up to 2,048 rows, beyond that two sizes to the octave.
+    They are the pass's reads and, behind those, as many more that their number is one of the listed sizes of every device,
+    whatever its budget: a multiple of 128 up to 1,024 rows, beyond that four sizes to the octave.
     """
     count = len(pass_.reads)
     if count == 0:
         return None
-    step = 128 if count <= 2048 else 1 << (count - 1).bit_length() - 2
+    step = max(128, (1 << (count - 1).bit_length()) // 8)
     listed = -(-count // step) * step
     if listed >= pass_.rows:
         return None

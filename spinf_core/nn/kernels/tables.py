@@ -14,7 +14,7 @@ from spinf_core.stack import CONTENT_TILE, IntArray
 STEP_KEYS = 64
 """Keys of a step on the rows' own paths: one `PATH_TILE` of each of four paths."""
 SLOTS = STEP_KEYS // PATH_TILE
-LEAST_ROOM = 16
+LEAST_ROOM = 16  # tiles or steps
 
 
 @attrs.frozen(eq=False)
