@@ -153,8 +153,9 @@ def load(name: str, why: str, settings: Settings, plugins: Plugins, progress: Pr
     device = choose_device(located.settings.engine.device, located.stack)
     if (threads := located.settings.engine.threads or (default_threads() if device.type == "cpu" else None)) is not None:
         torch.set_num_threads(threads)
-    if device.type == "cpu":
-        keep_freed_memory()
+    if device.type != "cpu":
+        return _loaded(located, device, name, why, plugins, progress)
+    keep_freed_memory()
     # OpenMP keeps helpers for every thread that ever ran a product, and with more of them than cores all wait by sleeping
     # rather than by spinning, which costs a small pass a quarter of its time. This thread's helpers end with it.
     with ThreadPoolExecutor(1, thread_name_prefix="spinf-load") as apart:
