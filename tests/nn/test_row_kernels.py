@@ -18,7 +18,7 @@ from spinf_core.nn.kernels import rows
 from spinf_core.nn.kernels.head import log_sum_exp
 
 DTYPES = [torch.float32, torch.bfloat16]
-FORMATS = [None, InputFormat(torch.float16, 0.01), InputFormat(torch.float16, 1e-5)]  # the last is small enough to clamp
+FORMATS = [None, InputFormat(torch.float16, 0.01), InputFormat(torch.float16, 2.0**-17)]  # the last is small enough to clamp
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-5}  # the interpreter rounds towards zero, up to three times
 
 

@@ -11,14 +11,17 @@ from spinf_core.compiler.jobs import split
 from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import random_probe
 from spinf_core.engine.sizes import Sizes
+from spinf_core.errors import SetupError
 from spinf_core.nn.cpu_attention import TiledTreeAttention
 from spinf_core.nn.layout import PATH_TILE, UNUSED, KeptPaths, TreeLayout
 from spinf_core.nn.linear import InputFormat
 from spinf_core.nn.state import keep_paths
 from spinf_core.nn.transfer import to_device
+from spinf_core.stack import CONTENT_TILE
 
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
+from spinf_core.nn.kernels import tree_attention
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_arrays, with_room
 from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, tile_shape
 
@@ -98,13 +101,36 @@ def test_padding_gets_zeros() -> None:
     assert not found[padding].any()
 
 
+# What a program may hold on an H200, an A100, and an L40S or a consumer's card.
+ROOMS = [232_448, 166_912, 101_376]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("head_dim", [64, 256, 512])
-def test_tiles_have_a_power_of_two_of_lanes(group: int, head_dim: int) -> None:
-    shape = tile_shape(group, head_dim)
+@pytest.mark.parametrize("head_dim", [64, 80, 256])
+def test_tiles_fit_the_device(group: int, head_dim: int, dtype: torch.dtype, room: int) -> None:
+    shape = tile_shape(group, head_dim, dtype, room)
+    assert shape.shared_bytes(head_dim, dtype) <= room
     assert shape.fold & (shape.fold - 1) == 0
     assert group % shape.fold == 0
+    assert CONTENT_TILE % shape.rows == 0
     assert STEP_KEYS % shape.keys == 0
+
+
+def test_a_width_that_fits_no_tile_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"heads of width 512 in torch.float32 need more than this GPU's 101376 bytes"):
+        tile_shape(16, 512, torch.float32, 101_376)
+
+
+@pytest.mark.parametrize("room", [30_000, 20_000, 12_000])
+def test_smaller_tiles_give_the_same(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = make_layout(8, (1, 63, 70, 0, 130))
+    q, k, v = inputs(layout.rows, 4, 2, 64, torch.bfloat16)
+    expected = TiledTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125, window=40)
+    monkeypatch.setattr(tree_attention, "shared_memory", lambda device: room)
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.125, window=40)
+    torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
 
 
 def test_room_for_more_tiles_changes_nothing() -> None:

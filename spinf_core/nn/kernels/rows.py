@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from spinf_core.nn.kernels.formats import stored
+from spinf_core.nn.kernels.formats import scaling, stored
 from spinf_core.nn.linear import InputFormat
 
 
@@ -206,12 +206,11 @@ def turned_heads(
 def _output(shape: torch.Size, like: Tensor, output: InputFormat | None) -> tuple[Tensor, float, dict[str, object]]:
     """A place for the result, the scale, and the kernel's constants."""
     out = torch.empty(shape, dtype=output.dtype if output else like.dtype, device=like.device)
-    scaled = output is not None and output.scale is not None
-    scale = output.scale if output is not None and output.scale is not None else 1.0
+    scale, scaled = scaling(output)
     return out, scale, {"SCALED": scaled, "LARGEST": torch.finfo(out.dtype).max}
 
 
 def _row_shape(width: int) -> tuple[int, int]:
     """Columns of a program, a power of two, and its warps."""
     block = triton.next_power_of_2(width)
-    return block, min(8, max(1, block // 512))
+    return block, min(4, max(1, block // 512))

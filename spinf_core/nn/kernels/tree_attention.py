@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import cache
 
 import attrs
 import torch
@@ -20,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from spinf_core.nn.kernels.formats import stored
+from spinf_core.errors import SetupError
+from spinf_core.nn.kernels.formats import scaling, stored
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_tables
 from spinf_core.nn.layout import PATH_TILE, TreeLayout
 from spinf_core.nn.linear import InputFormat
@@ -40,7 +42,7 @@ def _soften(scores, values, highest, total, mixed, scale, UPCAST: tl.constexpr):
     weights = weights.to(values.dtype)
     if UPCAST:
         weights, values = weights.to(tl.float32), values.to(tl.float32)
-    mixed = tl.dot(weights, values, mixed * decay[:, None], input_precision="ieee")
+    mixed = tl.dot(weights, values, mixed * decay[:, None], input_precision="tf32x3")
     return rising, total, mixed
 
 
@@ -48,7 +50,7 @@ def _soften(scores, values, highest, total, mixed, scale, UPCAST: tl.constexpr):
 def _scores(q_tile, k_tile, UPCAST: tl.constexpr):
     if UPCAST:
         q_tile, k_tile = q_tile.to(tl.float32), k_tile.to(tl.float32)
-    return tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
+    return tl.dot(q_tile, tl.trans(k_tile), input_precision="tf32x3")
 
 
 @triton.jit
@@ -104,7 +106,8 @@ def _attend(
     K: tl.constexpr,
     D: tl.constexpr,
     D_BLOCK: tl.constexpr,
-    T: tl.constexpr,
+    T: tl.constexpr,  # rows of a tile that a program takes
+    PARTS: tl.constexpr,  # programs that a tile is shared by
     FOLD: tl.constexpr,  # query heads of one kv head that share a program
     BLOCK: tl.constexpr,  # keys
     STEP_KEYS: tl.constexpr,
@@ -116,13 +119,14 @@ def _attend(
     LARGEST: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    tile = tl.program_id(0)
+    tile = tl.program_id(0) // PARTS
+    first_lane = tl.program_id(0) % PARTS * T
     block = tl.program_id(1)
     rows = tl.load(table + tiles + tile)
-    if rows == 0:
+    if rows <= first_lane:
         return
     lanes = tl.arange(0, T * FOLD)
-    lane = lanes // FOLD
+    lane = first_lane + lanes // FOLD
     head = block * FOLD + lanes % FOLD
     kv_head = block * FOLD // (H // K)
     used = lane < rows
@@ -220,10 +224,12 @@ class TritonTreeAttention:
         tables = self._tables
         out = torch.empty_like(q, dtype=output.dtype if output else q.dtype)
         tiles = tables.tiles.shape[1]
-        shape = tile_shape(heads // kv_heads, head_dim)
+        shape = tile_shape(heads // kv_heads, head_dim, q.dtype, shared_memory(q.device))
         width = triton.next_power_of_2(head_dim)
         tiled = tables.in_place and head_dim == width >= 64
-        _attend[tiles, heads // shape.fold](
+        parts = CONTENT_TILE // shape.rows
+        out_scale, scaled = scaling(output)
+        _attend[tiles * parts, heads // shape.fold](
             q,
             k,
             v,
@@ -238,12 +244,13 @@ class TritonTreeAttention:
             tables.depth,
             tiles,
             scale * math.log2(math.e),
-            output.scale if output and output.scale is not None else 1.0,
+            out_scale,
             H=heads,
             K=kv_heads,
             D=head_dim,
             D_BLOCK=width,
-            T=CONTENT_TILE,
+            T=shape.rows,
+            PARTS=parts,
             FOLD=shape.fold,
             BLOCK=shape.keys,
             STEP_KEYS=STEP_KEYS,
@@ -251,7 +258,7 @@ class TritonTreeAttention:
             WINDOW=window or 0,
             IN_PLACE=tables.in_place,
             TILED=tiled,
-            SCALED=bool(output and output.scale is not None),
+            SCALED=scaled,
             LARGEST=torch.finfo(out.dtype).max,
             UPCAST=INTERPRETED,
             num_warps=shape.warps,
@@ -267,18 +274,59 @@ def _in_tiles(x: Tensor, rows: int) -> TensorDescriptor:
 
 @attrs.frozen
 class TileShape:
-    """How many query heads a program folds into its lanes, keys per block, warps, and stages of the key pipeline."""
+    """Rows of a tile that a program takes, query heads that it folds into its lanes, keys per block, warps, and stages of the
+    key pipeline."""
 
+    rows: int
     fold: int
     keys: int
     warps: int
     stages: int
 
+    def shared_bytes(self, width: int, dtype: torch.dtype) -> int:
+        """About what a program holds of shared memory: queries, and keys and values of each stage.
 
-def tile_shape(group: int, head_dim: int) -> TileShape:
-    """Of tiles where `group` query heads share a key head; as measured on an H200."""
+        float32 operands are split in two for the matrix units, which takes half as much again.
+        """
+        held = (self.rows * self.fold + 2 * self.stages * self.keys) * width * dtype.itemsize
+        return held * 3 // 2 + 4096 if dtype == torch.float32 else held + 1024
+
+
+def tile_shape(group: int, head_dim: int, dtype: torch.dtype, room: int) -> TileShape:
+    """Of programs where `group` query heads share a key head: as measured on an H200, or the next that fits.
+
+    Args:
+        group: query heads of a key head.
+        head_dim: their width.
+        dtype: of queries, keys and values.
+        room: bytes of shared memory that a program may have.
+
+    Raises:
+        SetupError: nothing fits.
+    """
     wide = head_dim > 256
-    fold, lanes = 1, 64 if wide else 128
-    while group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= lanes:
+    fold = 1
+    while not wide and group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= 128:
         fold *= 2
-    return TileShape(fold, 32 if wide else 64, 8, 2)
+    keys = 32 if wide else 64
+    width = triton.next_power_of_2(head_dim)
+    for shape in (
+        TileShape(CONTENT_TILE, fold, keys, 8, 2),
+        TileShape(CONTENT_TILE, 1, 32, 8, 2),
+        TileShape(CONTENT_TILE, 1, 32, 8, 1),
+        TileShape(32, 1, 32, 4, 1),
+        TileShape(32, 1, 16, 4, 1),
+        TileShape(16, 1, 16, 4, 1),
+    ):
+        if shape.shared_bytes(width, dtype) <= room:
+            return shape
+    raise SetupError(f"attention heads of width {head_dim} in {dtype} need more than this GPU's {room} bytes of shared memory")
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have on a device; an H200's in the interpreter."""
+    if device.type != "cuda":
+        return 232_448
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    return int(properties["max_shared_mem"])
