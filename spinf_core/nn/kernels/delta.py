@@ -25,10 +25,9 @@ from spinf_core.stack import CONTENT_TILE, IntArray
 STATE_BYTES = 1 << 30
 """What states and inverses of a layer may hold at once; value heads are run in groups that keep to it."""
 
-# Tile sizes: with these next to nothing spills on compute capability 9.0.
-KEY_PART = 32
-PREPARE_WARPS = 4
-SCAN_COLUMNS, SCAN_WARPS = 32, 4
+# Tile sizes: the quickest of those that tests/gpu/qwen_speed.py --sweep tries, on an H200.
+PREPARE_PART, PREPARE_WARPS = 16, 2
+SCAN_COLUMNS, SCAN_PART, SCAN_WARPS = 64, 64, 4
 WALK_COLUMNS, WALK_WARPS = 32, 1
 
 
@@ -57,13 +56,12 @@ def _prepare(
     PART: tl.constexpr,  # columns of the keys that are worked on at once
 ):
     chunk = tl.program_id(0)
-    local = tl.program_id(1)
-    head = head0 + local
+    first = tl.program_id(1) * (V // K)  # of the value heads that share a key head
     lanes = tl.arange(0, T)
     count = tl.load(chunk_rows + chunk)
     used = lanes < count
     rows = tl.load(chunk_row + chunk).to(tl.int64) + lanes
-    k_at = (rows * K + head // (V // K))[:, None] * DK + tl.arange(0, PART)[None, :]
+    k_at = (rows * K + (head0 + first) // (V // K))[:, None] * DK + tl.arange(0, PART)[None, :]
     k_k = tl.zeros((T, T), tl.float32)
     q_k = tl.zeros((T, T), tl.float32)
     for part in range(0, DK, PART):
@@ -71,21 +69,26 @@ def _prepare(
         q_tile = tl.load(q + k_at + part, mask=used[:, None], other=0.0)
         k_k += tl.dot(k_tile, tl.trans(k_tile), input_precision="tf32x3")
         q_k += tl.dot(q_tile, tl.trans(k_tile), input_precision="tf32x3")
-    at = (chunk.to(tl.int64) * heads + local) * T * T + lanes[:, None] * T + lanes[None, :]
-    decay = _decays(g, rows, used, head, V)
     lower = lanes[:, None] >= lanes[None, :]
-    tl.store(seen + at, q_k * tl.exp(tl.where(lower, decay[:, None] - decay[None, :], float("-inf"))))
-    # Transposed: column i holds how row i depends on the rows before it.
-    before = lanes[:, None] < lanes[None, :]
-    between = tl.exp(tl.where(before, decay[None, :] - decay[:, None], float("-inf")))
-    strength = tl.load(beta + rows * V + head, mask=used, other=0.0)
-    mixing = k_k * between * strength[None, :]
-    solved = (lanes[:, None] == lanes[None, :]).to(tl.float32)
-    for row in range(1, count):
-        weights = tl.sum(tl.where(lanes[None, :] == row, mixing, 0.0), 1)
-        known = tl.sum(weights[:, None] * solved, 0)
-        solved = tl.where(lanes[:, None] == row, solved - known[None, :], solved)
-    tl.store(inverse + at, solved)
+    square = lanes[:, None] * T + lanes[None, :]
+    for local in range(first, first + V // K):
+        at = (chunk.to(tl.int64) * heads + local) * T * T
+        decay = _decays(g, rows, used, head0 + local, V)
+        between = tl.exp(tl.where(lower, decay[:, None] - decay[None, :], float("-inf")))
+        tl.store(seen + at + square, q_k * between)
+        # How a row depends on those before it: kept where the inverse will be, to be read row by row.
+        strength = tl.load(beta + rows * V + head0 + local, mask=used, other=0.0)
+        tl.store(inverse + at + square, k_k * between * strength[:, None])
+    tl.debug_barrier()  # what other threads of this program have stored
+    for local in range(first, first + V // K):
+        at = (chunk.to(tl.int64) * heads + local) * T * T
+        solved = (lanes[:, None] == lanes[None, :]).to(tl.float32)
+        for row in range(1, count):
+            weights = tl.load(inverse + at + row * T + lanes, mask=lanes < row, other=0.0)
+            known = tl.sum(weights[:, None] * solved, 0)
+            solved = tl.where(lanes[:, None] == row, solved - known[None, :], solved)
+        tl.debug_barrier()  # every thread has read what is overwritten now
+        tl.store(inverse + at + square, solved)
 
 
 @triton.jit(do_not_specialize=["head0", "heads"])
@@ -253,7 +256,8 @@ class TritonTreeDelta:
         kept = None if plan.kept is None else v.new_empty(len(plan.kept), value_heads, key_width, value_width)
         kept_index = None if plan.kept is None else torch.as_tensor(plan.kept, dtype=torch.int64, device=v.device)
         each_head = 4 * (plan.states * key_width * value_width + 2 * len(self._tables.chunk[0]) * CONTENT_TILE**2)
-        step = min(value_heads, max(1, STATE_BYTES // max(each_head, 1)))
+        shared = value_heads // k.shape[1]  # value heads that share a key head stay together
+        step = min(value_heads, max(1, STATE_BYTES // max(each_head, 1) // shared) * shared)
         for head0 in range(0, value_heads, step):
             heads = min(step, value_heads - head0)
             group = slice(head0, head0 + heads)
@@ -284,8 +288,8 @@ class TritonTreeDelta:
         if chunks:
             inverse = v.new_empty(chunks, heads, CONTENT_TILE, CONTENT_TILE)
             seen = torch.empty_like(inverse)
-            block, part = min(SCAN_COLUMNS, value_width), min(KEY_PART, key_width)
-            _prepare[chunks, heads](
+            block = min(SCAN_COLUMNS, value_width)
+            _prepare[chunks, heads * key_heads // value_heads](
                 q,
                 k,
                 g,
@@ -297,7 +301,7 @@ class TritonTreeDelta:
                 heads,
                 **shape,
                 T=CONTENT_TILE,
-                PART=part,
+                PART=min(PREPARE_PART, key_width),
                 num_warps=PREPARE_WARPS,
                 num_stages=1,
             )
@@ -319,7 +323,7 @@ class TritonTreeDelta:
                 DV=value_width,
                 T=CONTENT_TILE,
                 BLOCK=block,
-                PART=part,
+                PART=min(SCAN_PART, key_width),
                 num_warps=SCAN_WARPS,
                 num_stages=1,
             )
