@@ -1,10 +1,11 @@
 """spinf beside spinf-serve on one GPU, on the same synthetic checkpoint and requests, in one run.
 
-    python benchmarks/gpu_reference.py BENCH_FOLDER CHECKPOINT [--parts library http growth] [--seconds 20]
+    python benchmarks/gpu_reference.py BENCH_FOLDER CHECKPOINT [--parts library http growth scores] [--seconds 20]
 
 BENCH_FOLDER holds `synth.py`, which builds the checkpoint and the requests, and `http_ref.py`, which puts load on a server;
 spinf-serve, spinf-core, spinf-gemma4 and spinf-quant-fp8s must be installed. Each engine runs in a process of its own, one
-after the other, with a cold kernel cache. Prints one table of medians and ratios, and how far the scores of the two lie apart.
+after the other, with a cold kernel cache. Prints one table of medians and ratios, and with `scores` how far the two lie apart
+and how far each is from the same weights in bfloat16: on a checkpoint of few layers, since many random ones amplify rounding.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from typing import Any
 
 REPEATS = 3
 ENGINES = ("reference", "ours")
+UNQUANTIZED = "ours in bf16"
+PARTS = ("library", "http", "growth", "scores")
 READY_SECONDS = 180
 
 
@@ -60,14 +63,17 @@ def _long(synth: Any, tokenizer: Any, tokens: int) -> str:
     return " ".join(pieces)
 
 
-def timed(run: Callable[[dict[str, Any]], Any], requests: list[dict[str, Any]]) -> tuple[list[float], list[Any]]:
-    """Seconds of each repeat after two to warm up, and the last responses."""
+def timed(run: Callable[[dict[str, Any]], Any], requests: list[dict[str, Any]]) -> list[float]:
+    """Seconds of each repeat after two to warm up."""
     seconds = []
     for _ in range(REPEATS + 2):
         began = time.perf_counter()
-        responses = [run(request) for request in requests]
+        for request in requests:
+            response = run(request)
         seconds.append(time.perf_counter() - began)
-    return seconds[2:], responses
+    if len(requests) == 1:
+        print(f"  the response's own: {response.get('timing')}", file=sys.stderr, flush=True)
+    return seconds[2:]
 
 
 def logprobs(response: dict[str, Any]) -> Iterator[float]:
@@ -78,8 +84,18 @@ def logprobs(response: dict[str, Any]) -> Iterator[float]:
                     yield option["logprob"]
 
 
+def scores(engine: str, checkpoint: str) -> dict[str, list[float]]:
+    """The log-probabilities that an engine gives, by workload."""
+    import synth
+    from transformers import AutoTokenizer
+
+    run = reference(checkpoint)[0] if engine == "reference" else ours(checkpoint, "bf16" if engine == UNQUANTIZED else None)[0]
+    requests = [*workloads(synth, AutoTokenizer.from_pretrained(checkpoint)).items()][:3]
+    return {name: [value for request in some for value in logprobs(run(request))] for name, some in requests}
+
+
 def worker(engine: str, checkpoint: str, parts: list[str]) -> dict[str, Any]:
-    """One engine's times and scores, as a library."""
+    """One engine's times, as a library."""
     import synth
     import torch
     from transformers import AutoTokenizer
@@ -87,34 +103,34 @@ def worker(engine: str, checkpoint: str, parts: list[str]) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     began = time.perf_counter()
     run, warm_up = (reference if engine == "reference" else ours)(checkpoint)
-    found: dict[str, Any] = {"load and self-test": time.perf_counter() - began, "times": {}, "logprobs": {}}
+    found: dict[str, Any] = {"load and self-test": time.perf_counter() - began, "times": {}}
     began = time.perf_counter()
     warm_up()
     found["warm-up"] = time.perf_counter() - began
     weights = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     chosen = workloads(synth, tokenizer) if "library" in parts else {}
-    chosen |= growth(synth, tokenizer) if "growth" in parts else {}
+    if "growth" in parts and engine == "ours":
+        chosen |= growth(synth, tokenizer)
     for name, requests in chosen.items():
-        seconds, responses = timed(run, requests)
-        found["times"][name] = seconds
-        found["logprobs"][name] = [value for response in responses for value in logprobs(response)]
+        found["times"][name] = seconds = timed(run, requests)
         print(f"{engine}: {name}: {statistics.median(seconds):.4f} s", file=sys.stderr, flush=True)
     found["memory beyond the weights, GiB"] = (torch.cuda.max_memory_allocated() - weights) / 2**30
     return found
 
 
-def ours(checkpoint: str) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
-    """spinf as a library."""
+def ours(checkpoint: str, scheme: str | None = None) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
+    """spinf as a library, in the scheme that it chooses or another."""
     from spinf_core.engine.engine import Engine
     from spinf_core.engine.warmup import warm_up
+    from spinf_core.settings import load_settings
 
     began = time.perf_counter()
 
     def progress(line: str) -> None:
         print(f"  {time.perf_counter() - began:6.1f} s {line}", file=sys.stderr, flush=True)
 
-    engine = Engine(checkpoint, progress=progress)
+    engine = Engine(checkpoint, settings=load_settings({} if scheme is None else {"engine.quant": scheme}), progress=progress)
 
     def run(request: dict[str, Any]) -> Any:
         return engine.score(request | {"model": None}).to_dict()
@@ -189,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", type=Path)
     parser.add_argument("checkpoint")
-    parser.add_argument("--parts", nargs="*", default=["library", "http"], choices=("library", "http", "growth"))
+    parser.add_argument("--parts", nargs="*", default=["library", "http"], choices=PARTS)
     parser.add_argument("--only", choices=ENGINES)
     parser.add_argument("--seconds", type=float, default=20, help="of load over HTTP")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -197,34 +213,55 @@ def main() -> None:
     if arguments.worker:
         sys.path.insert(0, str(arguments.bench))
         engine, out = arguments.worker
-        Path(out).write_text(json.dumps(worker(engine, arguments.checkpoint, arguments.parts)))
+        found = scores(engine, arguments.checkpoint) if arguments.parts == ["scores"] else None
+        Path(out).write_text(json.dumps(found or worker(engine, arguments.checkpoint, arguments.parts)))
         return
     library: dict[str, Any] = {}
     http: dict[str, Any] = {}
+    timed_parts = [part for part in ("library", "growth") if part in arguments.parts]
     for engine in [arguments.only] if arguments.only else ENGINES:
         with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            if {"library", "growth"} & {*arguments.parts}:
-                command = [sys.executable, __file__, str(arguments.bench), arguments.checkpoint, "--parts", *arguments.parts]
-                command += ["--worker", engine, str(folder / "found.json")]
-                subprocess.run(command, check=True, env=os.environ | {"TRITON_CACHE_DIR": str(folder / "triton")})
-                library[engine] = json.loads((folder / "found.json").read_text())
+            if timed_parts:
+                library[engine] = apart(engine, arguments.bench, arguments.checkpoint, timed_parts, Path(name))
             if "http" in arguments.parts:
-                http[engine] = served(engine, arguments.bench, arguments.checkpoint, arguments.seconds, folder / "triton")
+                cache = Path(name, "triton")
+                http[engine] = served(engine, arguments.bench, arguments.checkpoint, arguments.seconds, cache)
     report(library, http)
+    if "scores" in arguments.parts:
+        found = {}
+        for engine in (*ENGINES, UNQUANTIZED):
+            with tempfile.TemporaryDirectory() as name:
+                found[engine] = apart(engine, arguments.bench, arguments.checkpoint, ["scores"], Path(name))
+        report_scores(found)
+
+
+def apart(engine: str, bench: Path, checkpoint: str, parts: list[str], folder: Path) -> dict[str, Any]:
+    """What a process of its own finds of an engine, with a kernel cache of its own."""
+    command = [sys.executable, __file__, str(bench), checkpoint, "--parts", *parts, "--worker", engine, str(folder / "found")]
+    subprocess.run(command, check=True, env=os.environ | {"TRITON_CACHE_DIR": str(folder / "triton")})
+    found: dict[str, Any] = json.loads((folder / "found").read_text())
+    return found
+
+
+def report_scores(found: dict[str, dict[str, list[float]]]) -> None:
+    """How far log-probabilities lie apart, for each two of the engines."""
+    print(f"{'difference in log-probability: largest, mean':54}{'both':>18}{'spinf-serve, bf16':>20}{'spinf, bf16':>20}")
+    for name in found["ours"]:
+        cells = ""
+        for one, other in (ENGINES, ("reference", UNQUANTIZED), ("ours", UNQUANTIZED)):
+            differences = [abs(a - b) for a, b in zip(found[one][name], found[other][name], strict=True)]
+            cells += f"{f'{max(differences):.4f}, {statistics.mean(differences):.5f}':>20}"
+        print(f"{name:54}{cells}")
 
 
 def report(library: dict[str, Any], http: dict[str, Any]) -> None:
     """One table; a column of an engine that did not run is empty."""
-    print(f"{'':54}{'spinf-serve':>12}{'spinf':>12}{'ratio':>8}   difference in log-probability: largest, mean")
-    some = next(iter(library.values()), {"times": {}})
-    for name in some["times"]:
-        gaps = ""
-        if len(library) == 2:
-            pairs = zip(*(library[engine]["logprobs"][name] for engine in ENGINES), strict=True)
-            differences = [abs(a - b) for a, b in pairs]
-            gaps = f"   {max(differences):.4f}, {statistics.mean(differences):.5f}"
-        row(name, {engine: statistics.median(found["times"][name]) for engine, found in library.items()}, "s", gaps)
+    if not library and not http:
+        return
+    print(f"{'':54}{'spinf-serve':>12}{'spinf':>12}{'ratio':>8}")
+    for name in library.get("ours", library.get("reference", {})).get("times", {}):
+        times = {engine: found["times"][name] for engine, found in library.items() if name in found["times"]}
+        row(name, {engine: statistics.median(seconds) for engine, seconds in times.items()}, "s")
     for name in ("load and self-test", "warm-up", "memory beyond the weights, GiB"):
         row(name, {engine: found[name] for engine, found in library.items() if name in found}, "")
     row("HTTP: start until ready", {engine: found["ready"] for engine, found in http.items()}, "s")
@@ -235,7 +272,7 @@ def report(library: dict[str, Any], http: dict[str, Any]) -> None:
         row(f"HTTP: {name}, percentile {percentile}", {k: v for k, v in values.items() if v}, "ms")
 
 
-def row(name: str, values: dict[str, float], unit: str, rest: str = "", *, more: bool = False) -> None:
+def row(name: str, values: dict[str, float], unit: str, *, more: bool = False) -> None:
     """One line; the ratio is above 1 where spinf is the better."""
     if not values:
         return
@@ -244,7 +281,7 @@ def row(name: str, values: dict[str, float], unit: str, rest: str = "", *, more:
     if len(values) == 2:
         theirs, mine = (values[engine] for engine in ENGINES)
         ratio = f"{mine / theirs if more else theirs / mine:.2f}x"
-    print(f"{name:54}{cells}{ratio:>8}{rest}")
+    print(f"{name:54}{cells}{ratio:>8}")
 
 
 if __name__ == "__main__":

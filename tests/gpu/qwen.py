@@ -345,29 +345,26 @@ def sweep() -> Iterator[Line]:
 
     q, k = (torch.nn.functional.normalize(draw(16, 128), dim=-1) for _ in range(2))
     terms = (q, k, draw(48, 128), -draw(48).exp(), torch.sigmoid(draw(48)))
-    own = {name: getattr(kernels, name) for name in ("KEY_PART", "PREPARE_WARPS", "SCAN_COLUMNS", "SCAN_WARPS")}
-    own |= {name: getattr(kernels, name) for name in ("WALK_COLUMNS", "WALK_WARPS")}
-    tried: list[dict[str, int]] = [{}, {"KEY_PART": 64}, {"PREPARE_WARPS": 2}, {"PREPARE_WARPS": 8}]
-    tried += [{"SCAN_COLUMNS": columns, "SCAN_WARPS": warps} for columns, warps in ((64, 4), (64, 8), (128, 8), (16, 4))]
-    tried += [{"WALK_COLUMNS": c, "WALK_WARPS": w} for c, w in ((8, 1), (16, 1), (16, 2), (32, 2), (64, 2), (64, 4), (128, 4))]
+    names = ("PREPARE_PART", "PREPARE_WARPS", "SCAN_COLUMNS", "SCAN_PART", "SCAN_WARPS", "WALK_COLUMNS", "WALK_WARPS")
+    own = {name: getattr(kernels, name) for name in names}
+    tried: list[dict[str, int]] = [{}, {"PREPARE_WARPS": 2}, {"PREPARE_PART": 16, "PREPARE_WARPS": 2}, {"PREPARE_PART": 64}]
+    tried += [{"PREPARE_WARPS": 8}, {"SCAN_PART": 64}, {"SCAN_PART": 16}, {"SCAN_COLUMNS": 128, "SCAN_WARPS": 8}]
+    tried += [{"SCAN_COLUMNS": 32, "SCAN_PART": 64}, {"WALK_COLUMNS": 16, "WALK_WARPS": 1}]
     for change in tried:
         for name, value in (own | change).items():
             setattr(kernels, name, value)
         run = kernels.TritonTreeDelta(plan, CUDA)
-        times: dict[str, list[float]] = defaultdict(list)
-        for _ in range(4):
-            clock = Clock()
-            clock.timed("all", run)(*terms)
-            for label, spent in clock.milliseconds().items():
-                times[label].append(spent)
-        yield f"sweep {change or own}", f"{min(times['all'][1:]):.3f} ms a layer"
+        for _ in range(2):
+            run(*terms)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(3):
+                run(*terms)
+            torch.cuda.synchronize()
+        spent = {event.key: event.device_time_total / 3e3 for event in profile.key_averages()}
+        each = ", ".join(f"{name} {spent[name]:.3f}" for name in ("_prepare", "_scan", "_walk"))
+        yield f"sweep {change or own}", f"{sum(spent.values()):.3f} ms a layer ({each})"
     for name, value in own.items():
         setattr(kernels, name, value)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        kernels.TritonTreeDelta(plan, CUDA)(*terms)
-        torch.cuda.synchronize()
-    for event in sorted(profile.key_averages(), key=lambda event: -event.device_time_total)[:6]:
-        yield f"    {event.key[:60]}", f"{event.device_time_total / 1e3:.3f} ms in {event.count}"
 
 
 def main() -> int:
