@@ -98,7 +98,9 @@ def measure(tokenizer: Tokenizer, request: dict[str, Any]) -> dict[str, float]:
     ticket = Ticket("benchmark")
     ticket.parsed = parsed = watch("parse", lambda: parse_request(request))
     compiled = watch("compile", lambda: compiler.compile(parsed))
-    watch("jobs", lambda: ticket.begin(compiled, list(range(len(compiled.floors))), budget, max_rows))
+    ticket.begin(compiled.floors, list(range(len(compiled.floors))), len(compiled.inputs), budget, max_rows)
+    for entry in compiled.inputs:
+        ticket.add(entry)
     parts: list[Part] = []
 
     def assemble() -> None:

@@ -21,16 +21,13 @@ class QuestionScore:
     Attributes:
         logprob: [O] log of each option's own mass. p: [O] over the options, sums to 1.
         residual: 1 − the mass of the union of the options.
+        finite: whether the model gave numbers.
     """
 
     logprob: NDArray[np.float64]
     p: NDArray[np.float64]
     residual: float
-
-    @property
-    def finite(self) -> bool:
-        """Whether the model gave numbers."""
-        return bool(np.isfinite(self.logprob).all())
+    finite: bool
 
 
 class FloorCache:

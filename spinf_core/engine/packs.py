@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from spinf_core.compiler.compile import CompiledInput, Prompt
+from spinf_core.compiler.asked import Prompt
+from spinf_core.compiler.compile import CompiledInput
 from spinf_core.engine.floors import QuestionScore
 from spinf_core.packs.request import PackRun, answers_of
 from spinf_core.protocol import ParsedQuery

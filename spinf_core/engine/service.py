@@ -24,7 +24,7 @@ from spinf_core.engine.loading import Loaded
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.recovery import OutOfMemory, Recovery
 from spinf_core.engine.request import Ticket
-from spinf_core.engine.results import input_result, response
+from spinf_core.engine.results import input_answer, response
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.scorer import Scorer
 from spinf_core.errors import Rejected, SetupError
@@ -231,18 +231,26 @@ class ScoringService:
             )
             self._check_model(parsed)
             ticket.parsed, ticket.packs = with_packs(parsed, self.packs)
-            compiled = self._compiler.compile(ticket.parsed)
-            own_floors = [] if self._desk is not None else list(range(len(compiled.floors)))
-            ticket.begin(compiled, own_floors, self.loaded.budget, self.loaded.max_rows)
+            compilation = self._compiler.begin(ticket.parsed)
+            floors = compilation.floors
+            own_floors = [] if self._desk is not None else list(range(len(floors)))
+            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows)
             with self._changed:
-                if ticket not in self._open:
-                    return  # cancelled meanwhile
-                if self._desk is not None:
-                    self._desk.order(ticket, compiled)
-                    if self._desk.peek() is not None:
-                        self._scheduler.add(self._desk)
-                self._scheduler.add(ticket)
-                self._changed.notify_all()
+                if self._desk is not None and ticket in self._open:
+                    self._desk.order(ticket, floors)
+            for entry in compilation.inputs():
+                with self._changed:
+                    if ticket not in self._open:
+                        return  # cancelled meanwhile, or what ran of it has failed
+                    if ticket.add(entry):
+                        self._run_soon(ticket)
+
+    def _run_soon(self, ticket: Ticket) -> None:
+        """Let what of a request can run wait for a pass, beside the floors that somebody wants; with the lock held."""
+        if self._desk is not None and self._desk.peek() is not None:
+            self._scheduler.add(self._desk)
+        self._scheduler.add(ticket)
+        self._changed.notify_all()
 
     @contextmanager
     def _failing(self, ticket: Ticket) -> Iterator[None]:
@@ -260,7 +268,7 @@ class ScoringService:
         """Make the results of the inputs that are in, while the device runs the others."""
         with self._failing(ticket):
             for number in ticket.inputs_to_answer() if ticket.floors_complete else ():
-                input_result(ticket, number)
+                input_answer(ticket, number)
 
     def _respond(self, ticket: Ticket) -> None:
         with self._failing(ticket):
@@ -268,8 +276,7 @@ class ScoringService:
             with self._changed:
                 if ticket not in self._open:
                     return
-                assert ticket.compiled is not None
-                self._questions += sum(len(entry.prompts) for entry in ticket.compiled.inputs)
+                self._questions += sum(len(entry.prompts) for entry in ticket.inputs)
                 self._finish(ticket, "ok")
             _resolve(ticket.future, lambda future: future.set_result(result))
 
@@ -297,7 +304,7 @@ class ScoringService:
     def _retry_after(self) -> int:
         """Seconds in which about half of what waits is done, with the lock held."""
         rate = self._rows / self._busy if self._busy else 1000.0
-        waiting = sum(sum(entry.job.rows for entry in t.compiled.inputs) for t in self._open if t.compiled is not None)
+        waiting = sum(entry.job.rows for ticket in self._open for entry in ticket.inputs)
         return int(min(60, max(1, waiting / 2 / rate)))
 
     # The device's threads
