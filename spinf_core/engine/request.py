@@ -67,7 +67,7 @@ class Ticket(Work):
 
     Attributes:
         id: of the response.
-        future: of the response.
+        future: of the response. as_json: whether that will be sent as JSON.
         parsed: None until it is. packs: that run on every input.
         wanted: its distinct floors; None until they are known.
         inputs: those compiled so far.
@@ -77,9 +77,10 @@ class Ticket(Work):
         accepted, ready, started: when it was accepted, when the first of its inputs could run, and when they began to.
     """
 
-    def __init__(self, id_: str) -> None:
+    def __init__(self, id_: str, *, as_json: bool = False) -> None:
         super().__init__(())
         self.id = id_
+        self.as_json = as_json
         self.future: Future[ScoreResponse] = Future()
         self.parsed: ParsedRequest | None = None
         self.packs: tuple[PackRun, ...] = ()

@@ -91,10 +91,9 @@ def _queries(
 def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
     floor = None if prompt.floor is None else floors[prompt.floor]
     floor_p = [None] * len(score.p) if floor is None else floor.p.tolist()
-    options = zip(prompt.query.options, score.logprob.tolist(), score.p.tolist(), floor_p, strict=True)
     return CombinationResult(
         values=prompt.values,
-        options=tuple(OptionResult(text, logprob, p, floor) for text, logprob, p, floor in options),
+        options=tuple(map(OptionResult, prompt.query.options, score.logprob.tolist(), score.p.tolist(), floor_p)),
         residual=score.residual,
         floor_residual=None if floor is None else floor.residual,
     )

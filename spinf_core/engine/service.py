@@ -127,6 +127,7 @@ class ScoringService:
         trusted: bool = False,
         missing_scoring: MissingScoring = "invalid_field",
         id_: str | None = None,
+        as_json: bool = False,
     ) -> Ticket:
         """Accept a request; its ticket's `future` gets the response, or the `Rejected` that refuses it.
 
@@ -135,11 +136,12 @@ class ScoringService:
             trusted: whether the body's own `limits` and `features` count.
             missing_scoring: the code for a body without `scoring`.
             id_: of the response; made where it is None.
+            as_json: whether the response will be sent as JSON, which is then written while the device runs.
 
         Raises:
             Rejected: `concurrency_limit` where too many wait; `model_unavailable` where the service is closed or degraded.
         """
-        ticket = Ticket(id_ or request_id())
+        ticket = Ticket(id_ or request_id(), as_json=as_json)
         with self._changed:
             if self._closing or self._degraded:
                 raise Rejected("model_unavailable", "the engine does not run any more; try another server", retry_after=30)
@@ -268,7 +270,9 @@ class ScoringService:
         """Make the results of the inputs that are in, while the device runs the others."""
         with self._failing(ticket):
             for number in ticket.inputs_to_answer() if ticket.floors_complete else ():
-                input_answer(ticket, number)
+                answer = input_answer(ticket, number)
+                if ticket.as_json:
+                    answer.result.json  # noqa: B018 - kept for the response
 
     def _respond(self, ticket: Ticket) -> None:
         with self._failing(ticket):
