@@ -75,6 +75,7 @@ class Ticket(Work):
         answers: to inputs, by their numbers, as they are made.
         rows, busy_seconds: what its parts took of passes. floor_rows: of floors that were read because it asked first.
         accepted, ready, started: when it was accepted, when the first of its inputs could run, and when they began to.
+        begun: whether they have.
     """
 
     def __init__(self, id_: str, *, as_json: bool = False) -> None:
@@ -91,7 +92,8 @@ class Ticket(Work):
         self.rows = self.floor_rows = 0
         self.busy_seconds = 0.0
         self.accepted = self.ready = self.started = time.perf_counter()
-        self._begun = self._opened = False
+        self.begun = False
+        self._opened = False
         self._expected = self._budget = self._max_rows = 0
         self._input_rows = self._held_rows = 0
         self._runs: list[JobRun] = []
@@ -142,7 +144,7 @@ class Ticket(Work):
         if self._held_rows < self._budget // LEAST_SHARE:
             return False
         if self._opened:
-            return self._begun  # what comes before the first pass is formed would make that larger than it need be
+            return self.begun  # what comes before the first pass is formed would make that larger than it need be
         in_a_pass = max(1, self._budget * len(self.inputs) // self._input_rows)
         return len(self.inputs) > (self._expected - 1) % in_a_pass
 
@@ -155,8 +157,8 @@ class Ticket(Work):
 
     def begin_pass(self, now: float) -> None:
         """See `Work.begin_pass`."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self.started = now
 
     def fill(self, part: Part, values: Values) -> None:

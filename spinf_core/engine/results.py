@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spinf_core.compiler.asked import Prompt
-from spinf_core.compiler.compile import CompiledInput
 from spinf_core.engine.floors import QuestionScore
-from spinf_core.engine.packs import by_query, hidden_ids, pack_results
+from spinf_core.engine.packs import Scored, by_query, hidden_ids, pack_results
 from spinf_core.engine.request import InputAnswer, Ticket
 from spinf_core.errors import Rejected
+from spinf_core.protocol import ParsedQuery
 from spinf_core.protocol.response import (
     CombinationResult,
     InputResult,
@@ -67,23 +67,24 @@ def input_answer(ticket: Ticket, number: int) -> InputAnswer:
     made = ticket.answers.get(number)
     if made is None:
         entry, found = ticket.inputs[number], ticket.scores_of(number)
+        scored = list(by_query(entry, found))
         hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
         result = InputResult(
             entry.id,
-            tuple(_queries(entry, found, ticket.floor_scores(), hidden)),
+            tuple(_queries(scored, ticket.floor_scores(), hidden)),
             tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
         )
-        made = ticket.answers[number] = InputAnswer(result, tuple(_low_mass_warnings(entry, found)))
+        made = ticket.answers[number] = InputAnswer(result, tuple(_low_mass_warnings(entry.id, scored)))
     return made
 
 
 def _queries(
-    entry: CompiledInput, found: tuple[QuestionScore, ...], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
+    scored: Iterable[tuple[ParsedQuery, Scored]], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
 ) -> list[QueryResult]:
     """The results of the queries that are the caller's own or of a pack whose queries were asked for."""
     return [
         QueryResult(query.id, tuple(_combination(prompt, score, floors) for prompt, score in pairs))
-        for query, pairs in by_query(entry, found)
+        for query, pairs in scored
         if query.pack not in hidden
     ]
 
@@ -99,9 +100,9 @@ def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionSco
     )
 
 
-def _low_mass_warnings(entry: CompiledInput, found: tuple[QuestionScore, ...]) -> Iterator[Warning]:
+def _low_mass_warnings(input_id: str, scored: Iterable[tuple[ParsedQuery, Scored]]) -> Iterator[Warning]:
     """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
-    for query, pairs in by_query(entry, found):
+    for query, pairs in scored:
         if any(prompt.longer_options for prompt, _ in pairs):
             continue
         residual = sum(score.residual for _, score in pairs) / len(pairs)
@@ -110,7 +111,7 @@ def _low_mass_warnings(entry: CompiledInput, found: tuple[QuestionScore, ...]) -
                 code="low_option_mass",
                 message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
                 "template so that it leads to them",
-                input_id=entry.id,
+                input_id=input_id,
                 query_id=query.id,
             )
 
