@@ -24,10 +24,10 @@ def by_query(entry: CompiledInput, found: Sequence[QuestionScore]) -> Iterator[t
 
 def pack_results(packs: Sequence[PackRun], entry: CompiledInput, found: Sequence[QuestionScore]) -> Iterator[dict[str, Any]]:
     """The public result of each pack on one input."""
-    shares: dict[str, dict[tuple[str, str | None], list[float]]] = {run.pack.key: {} for run in packs}
+    shares: dict[str, dict[tuple[str, str | None], Sequence[float]]] = {run.pack.key: {} for run in packs}
     for prompt, score in zip(entry.prompts, found, strict=True):
         if prompt.query.pack is not None:
-            shares[prompt.query.pack][prompt.query.id, prompt.values.get("F")] = score.p.tolist()
+            shares[prompt.query.pack][prompt.query.id, prompt.values.get("F")] = score.p
     for run in packs:
         yield run.result(answers_of(shares[run.pack.key], run.pack))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 
 from spinf_core.compiler.asked import Prompt
 from spinf_core.engine.floors import QuestionScore
@@ -91,10 +92,10 @@ def _queries(
 
 def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
     floor = None if prompt.floor is None else floors[prompt.floor]
-    floor_p = [None] * len(score.p) if floor is None else floor.p.tolist()
+    floor_p = repeat(None) if floor is None else floor.p
     return CombinationResult(
         values=prompt.values,
-        options=tuple(map(OptionResult, prompt.query.options, score.logprob.tolist(), score.p.tolist(), floor_p)),
+        options=tuple(map(OptionResult, prompt.query.options, score.logprob, score.p, floor_p)),
         residual=score.residual,
         floor_residual=None if floor is None else floor.residual,
     )

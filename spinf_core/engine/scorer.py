@@ -46,6 +46,6 @@ def question_scores(job: Job, values: Values) -> tuple[QuestionScore, ...]:
         block = values[group.first : group.first + count * width].reshape(count, width)
         logprob, p, residual = group.plan.score(block)
         finite = np.logical_and.reduce(np.isfinite(logprob), axis=1)
-        made = map(QuestionScore, logprob, p, residual.tolist(), finite.tolist())
+        made = map(QuestionScore, map(tuple, logprob.tolist()), map(tuple, p.tolist()), residual.tolist(), finite.tolist())
         scores |= zip(group.questions.tolist(), made, strict=True)
     return tuple(scores[question] for question in range(job.questions))
