@@ -98,7 +98,13 @@ def measure(tokenizer: Tokenizer, request: dict[str, Any]) -> dict[str, float]:
     ticket = Ticket("benchmark")
     ticket.parsed = parsed = watch("parse", lambda: parse_request(request))
     compiled = watch("compile", lambda: compiler.compile(parsed))
-    watch("jobs", lambda: ticket.begin(compiled, list(range(len(compiled.floors))), budget, max_rows))
+
+    def hand_over() -> None:
+        ticket.begin(compiled.floors, list(range(len(compiled.floors))), len(compiled.inputs), budget, max_rows)
+        for entry in compiled.inputs:
+            ticket.add(entry)
+
+    watch("jobs", hand_over)
     parts: list[Part] = []
 
     def assemble() -> None:

@@ -1,15 +1,20 @@
-"""Compiles a parsed request: contents to cuts, queries to branches with option plans, floors to keys, all to jobs."""
+"""Compiles a parsed request: contents to cuts, queries to branches with option plans, floors to keys, all to jobs.
+
+Whatever can be refused is refused before the first input is compiled, so that inputs may run while others are compiled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 import attrs
 
+from spinf_core.compiler.asked import Asked, Prompt
 from spinf_core.compiler.content import Content, Joiner, cut_contents, merges_uncut
+from spinf_core.compiler.floors import Floors
 from spinf_core.compiler.jobs import Job, build_job
 from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
-from spinf_core.compiler.questions import FloorKey, KeptQuestions, Question, QuestionCompiler, Questions, nothing_to_read
+from spinf_core.compiler.questions import KeptQuestions, QuestionCompiler, Questions, nothing_to_read
 from spinf_core.compiler.words import KnownWords, WordEncoder
 from spinf_core.errors import Rejected
 from spinf_core.limits import Limits
@@ -19,54 +24,22 @@ from spinf_core.tokenizer import Tokenizer
 
 
 @attrs.frozen(eq=False)
-class Prompt:
-    """One filled template with its options: question `number` of its input's job.
-
-    Attributes:
-        query: whose. values: the combination that filled it. tokens: its count in usage.
-        longer_options: whether some option has several tokens.
-        floor: its floor's number in the request, or None.
-    """
-
-    query: ParsedQuery
-    values: Mapping[str, str]
-    tokens: int
-    longer_options: bool
-    floor: int | None
-
-
-@attrs.frozen(eq=False)
 class CompiledInput:
-    """One input: its job, and its prompts in the order of their questions, query by query."""
+    """One input: its job, its prompts in the order of their questions, query by query, and warnings about joins."""
 
     id: str
     job: Job
     prompts: tuple[Prompt, ...]
     content_tokens: int
+    warnings: tuple[Warning, ...]
 
 
 @attrs.frozen(eq=False)
 class CompiledRequest:
-    """A request, ready to be packed.
-
-    Attributes:
-        inputs: in the request's order.
-        floors: the distinct floors, with the tokens that each counts.
-        floor_plans, floor_branches: of each floor, to build the job of those that are not cached.
-        warnings: about joins.
-    """
+    """A request, ready to be packed: its inputs in their order, and its distinct floors."""
 
     inputs: tuple[CompiledInput, ...]
-    floors: tuple[FloorKey, ...]
-    floor_tokens: int
-    floor_plans: tuple[OptionPlan, ...]
-    floor_branches: tuple[tuple[int, ...], ...]
-    warnings: tuple[Warning, ...]
-    bos: tuple[int, ...]
-
-    def floor_job(self, numbers: Sequence[int]) -> Job:
-        """The job of some of the floors: branches without a content."""
-        return build_job(self.bos, [self.floor_branches[n] for n in numbers], [self.floor_plans[n] for n in numbers])
+    floors: Floors
 
 
 class Compiler:
@@ -94,82 +67,91 @@ class Compiler:
         """
         self._kept.get(queries)
 
-    def compile(self, request: ParsedRequest) -> CompiledRequest:
-        """Compile a request.
+    def begin(self, request: ParsedRequest) -> Compilation:
+        """Compile of a request what it takes to accept it.
 
         Raises:
             Rejected: what only a tokenizer can tell: `option_boundary`, `option_too_long`, `template_too_long`,
                 `content_too_long`, `request_too_large`, or `invalid_field` for a prompt with nothing to read.
         """
-        words = WordEncoder(self._tokenizer, self._words)
-        return _Compilation(self._tokenizer, self._max_rows, request, self._kept, words).run()
+        return Compilation(self._tokenizer, self._max_rows, request, self._kept, WordEncoder(self._tokenizer, self._words))
+
+    def compile(self, request: ParsedRequest) -> CompiledRequest:
+        """Compile a request whole.
+
+        Raises:
+            Rejected: see `begin`.
+        """
+        compilation = self.begin(request)
+        return CompiledRequest(tuple(compilation.inputs()), compilation.floors)
 
 
-class _Compilation:
-    """One request under compilation; gathers floors and warnings over its inputs."""
+@attrs.frozen(eq=False)
+class _Accepted:
+    """An input that will not be refused, before the trie of its branches is built.
+
+    Attributes:
+        joints: by the first word of a template, the tokens from the cut to that word's end.
+        plans, prompts: of every question.
+        rows: that its job takes at most: no two branches might share a token.
+    """
+
+    entry: ParsedInput
+    content: Content
+    asked: Asked
+    joints: dict[str, tuple[int, ...]]
+    plans: tuple[OptionPlan, ...]
+    prompts: tuple[Prompt, ...]
+    rows: int
+
+
+class Compilation:
+    """A request that was accepted, whose inputs are compiled as they are asked for. Made by `Compiler.begin`.
+
+    Attributes:
+        floors: of all inputs.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest, kept: KeptQuestions, words: WordEncoder
     ) -> None:
-        self.tokenizer = tokenizer
-        self.max_rows = max_rows
-        self.request = request
-        self.kept = kept
-        self.bos = () if tokenizer.bos is None else (tokenizer.bos,)
-        self.words = words
+        self._tokenizer = tokenizer
+        self._max_rows = max_rows
+        self._request = request
+        self._kept = kept
+        self._words = words
+        self._bos = () if tokenizer.bos is None else (tokenizer.bos,)
         options = OptionCompiler(tokenizer, request.limits)
-        self.own = QuestionCompiler(tokenizer, options, max_rows, request.limits.max_query_tokens)
-        self.questions: dict[int, Questions] = {}
-        self.floors: dict[FloorKey, int] = {}
-        self.floor_plans: list[OptionPlan] = []
-        self.floor_branches: list[tuple[int, ...]] = []
-        self.floor_tokens = 0
-        self.warnings: list[Warning] = []
+        self._own = QuestionCompiler(tokenizer, options, max_rows, request.limits.max_query_tokens)
+        questions = self._questions()
+        self.floors = Floors.of((each for some in questions.values() for each in some), self._bos)
+        self._accepted = self._accept(questions, self._contents())
+        self._made: list[CompiledInput] = []
+        self._check_size()
 
-    def run(self) -> CompiledRequest:
-        self._prepare_questions()
-        contents = self._contents()
-        inputs = tuple(self._input(entry, content) for entry, content in zip(self.request.inputs, contents, strict=True))
-        self._check_size(inputs)
-        return CompiledRequest(
-            inputs=inputs,
-            floors=tuple(self.floors),
-            floor_tokens=self.floor_tokens,
-            floor_plans=tuple(self.floor_plans),
-            floor_branches=tuple(self.floor_branches),
-            warnings=tuple(self.warnings),
-            bos=self.bos,
-        )
+    def __len__(self) -> int:
+        """Number of inputs."""
+        return len(self._accepted)
 
-    def _prepare_questions(self) -> None:
+    def inputs(self) -> Iterator[CompiledInput]:
+        """The inputs in their order, each compiled when it is asked for."""
+        yield from self._made
+        yield from map(self._compile, self._accepted[len(self._made) :])
+
+    def _questions(self) -> dict[int, Questions]:
         """Everything about the queries that no content changes: done once, whatever the number of inputs."""
-        queries = {id(query): query for entry in self.request.inputs for query in entry.queries}.values()
+        queries = {id(query): query for entry in self._request.inputs for query in entry.queries}.values()
         own = [query for query in queries if query.pack is None]
         packs = [query for query in queries if query.pack is not None]
-        self.questions = dict(zip(map(id, own), self.own.compile(own, self.words), strict=True))
-        self.questions |= zip(map(id, packs), self.kept.get(packs), strict=True)
-
-    def _floor(self, question: Question) -> int | None:
-        """The number of a question's floor in the request."""
-        if question.floor is None:
-            return None
-        key, plan = question.floor
-        number = self.floors.setdefault(key, len(self.floors))
-        if number == len(self.floor_plans):
-            self.floor_plans.append(plan)
-            self.floor_branches.append(question.template.ids)
-            self.floor_tokens += len(question.template.ids) + plan.tokens_after_first
-        return number
-
-    def _plan(self, query: ParsedQuery, text: str) -> OptionPlan:
-        compiler = self.own if query.pack is None else self.kept.compiler
-        return compiler.plan(query, ending(text, self.tokenizer))
+        found = dict(zip(map(id, own), self._own.compile(own, self._words), strict=True))
+        found |= zip(map(id, packs), self._kept.get(packs), strict=True)
+        return {id(query): found[id(query)] for query in queries}
 
     def _contents(self) -> list[Content]:
-        limit = self.request.limits.max_content_tokens
-        texts = [entry.content for entry in self.request.inputs]
-        encoded = self.tokenizer.encode_with_places(texts)
-        for entry, each in zip(self.request.inputs, encoded, strict=True):
+        limit = self._request.limits.max_content_tokens
+        texts = [entry.content for entry in self._request.inputs]
+        encoded = self._tokenizer.encode_with_places(texts)
+        for entry, each in zip(self._request.inputs, encoded, strict=True):
             if len(each) > limit:
                 raise Rejected(
                     "content_too_long",
@@ -177,49 +159,83 @@ class _Compilation:
                     "inputs",
                     entry.messages_param,
                 )
-        return cut_contents(texts, encoded, self.tokenizer)
+        return cut_contents(texts, encoded, self._tokenizer)
 
-    def _input(self, entry: ParsedInput, content: Content) -> CompiledInput:
-        joiner = Joiner(content, self.words)
-        joiner.prepare([question.template for query in entry.queries for question in self.questions[id(query)]])
-        branches: list[tuple[int, ...]] = []
-        plans: list[OptionPlan] = []
-        prompts: list[Prompt] = []
-        for query in entry.queries:
-            questions = self.questions[id(query)]
-            for question in questions:
-                template = question.template
-                branch = joiner.join(template)
-                if not (branch or content.head or self.bos):
-                    raise nothing_to_read(query)
-                plan = question.plan or self._plan(query, content.tail + template.text)
-                branches.append(branch)
-                plans.append(plan)
-                tokens = len(template.ids) + plan.tokens_after_first
-                prompts.append(Prompt(query, question.values, tokens, bool(plan.chains), self._floor(question)))
-            if not content.clean and any(merges_uncut(entry.content, each.template, self.words) for each in questions):
-                self.warnings.append(_join_warning(entry.id, query.id))
-        head = (*self.bos, *content.head)
-        job = build_job(head, branches, plans)
-        longest = len(head) + int(job.depth.max(initial=-1)) + 1
-        if longest > self.max_rows:
+    def _accept(self, questions: dict[int, Questions], contents: list[Content]) -> list[_Accepted]:
+        entries = self._request.inputs
+        made: dict[tuple[int, ...], Asked] = {}
+        asked: list[Asked] = []
+        for entry in entries:
+            key = tuple(map(id, entry.queries))
+            if key not in made:
+                made[key] = Asked.of(((query, questions[id(query)]) for query in entry.queries), self.floors)
+            asked.append(made[key])
+        joiners = [Joiner(content, self._words) for content in contents]
+        self._words.learn(
+            word for joiner, each in zip(joiners, asked, strict=True) for head in each.heads for word in joiner.words(head)
+        )
+        return [self._accept_input(*each) for each in zip(entries, contents, asked, joiners, strict=True)]
+
+    def _accept_input(self, entry: ParsedInput, content: Content, asked: Asked, joiner: Joiner) -> _Accepted:
+        """An input all of whose refusals are found from counts of tokens."""
+        joints = {head: joiner.joint(head) for head in asked.heads}
+        bare = not (content.head or self._bos)
+        plans, prompts = list(asked.plans), list(asked.prompts)
+        for number in range(len(plans)) if bare else asked.undecided:
+            query, question = asked.questions[number]
+            head, rest = asked.rests[number]
+            if bare and not (joints[head] or rest):
+                raise nothing_to_read(query)
+            if question.plan is None:
+                plan = self._plan(query, content.tail + question.template.text)
+                plans[number], prompts[number] = plan, Prompt.of(query, question, plan, self.floors)
+        decided = tuple(plan for plan in plans if plan is not None)
+        lengths = [len(joints[head]) + len(rest) for head, rest in asked.rests]
+        shared = len(self._bos) + len(content.head)
+        longest = shared + max(
+            (length + plan.longest_lead_in for length, plan in zip(lengths, decided, strict=True)), default=0
+        )
+        if longest > self._max_rows:
             raise Rejected(
                 "content_too_long",
-                f"the content and its longest question take {longest} tokens, this model runs at most {self.max_rows}; "
+                f"the content and its longest question take {longest} tokens, this model runs at most {self._max_rows}; "
                 "shorten the content",
                 entry.messages_param,
             )
-        return CompiledInput(entry.id, job, tuple(prompts), content.tokens)
+        rows = shared + sum(lengths) + sum(plan.tokens_after_first for plan in decided)
+        return _Accepted(entry, content, asked, joints, decided, tuple(each for each in prompts if each is not None), rows)
 
-    def _check_size(self, inputs: tuple[CompiledInput, ...]) -> None:
-        rows = sum(entry.job.rows for entry in inputs) + self.floor_tokens
-        limit = self.request.limits.max_processed_tokens
+    def _plan(self, query: ParsedQuery, text: str) -> OptionPlan:
+        compiler = self._own if query.pack is None else self._kept.compiler
+        return compiler.plan(query, ending(text, self._tokenizer))
+
+    def _check_size(self) -> None:
+        """Count the request's rows, to the row where that can matter, for which all inputs have to be compiled."""
+        limit = self._request.limits.max_processed_tokens
+        if sum(each.rows for each in self._accepted) + self.floors.tokens <= limit:
+            return
+        self._made = [self._compile(each) for each in self._accepted]
+        rows = sum(each.job.rows for each in self._made) + self.floors.tokens
         if rows > limit:
             raise Rejected(
                 "request_too_large",
                 f"the request takes about {rows} tokens, at most {limit} are allowed; send fewer inputs or questions at once",
-                "inputs" if len(inputs) > 1 else "scoring.queries",
+                "inputs" if len(self) > 1 else "scoring.queries",
             )
+
+    def _compile(self, accepted: _Accepted) -> CompiledInput:
+        entry, content, joints = accepted.entry, accepted.content, accepted.joints
+        branches = [joints[head] + rest for head, rest in accepted.asked.rests]
+        job = build_job((*self._bos, *content.head), branches, accepted.plans)
+        warnings = () if content.clean else tuple(self._join_warnings(accepted))
+        return CompiledInput(entry.id, job, accepted.prompts, content.tokens, warnings)
+
+    def _join_warnings(self, accepted: _Accepted) -> Iterator[Warning]:
+        warned: set[int] = set()
+        for query, question in accepted.asked.questions:
+            if id(query) not in warned and merges_uncut(accepted.entry.content, question.template, self._words):
+                warned.add(id(query))
+                yield _join_warning(accepted.entry.id, query.id)
 
 
 def _join_warning(input_id: str, query_id: str) -> Warning:

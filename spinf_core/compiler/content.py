@@ -67,11 +67,16 @@ def cut_contents(texts: Sequence[str], encoded: Sequence[EncodedText], tokenizer
         chosen = {index: place for index, mine in places.items() if (place := next(mine, None)) is not None}
         for index in places.keys() - chosen.keys():
             found[index] = Content(tuple(ids[index]), "", (), clean=False)
-        sides = [side for index, (_, start) in chosen.items() for side in (texts[index][:start], texts[index][start:])]
+        breaks = {index: _break_before(texts[index], encoded[index], *place, tokenizer) for index, place in chosen.items()}
+        sides = [
+            side
+            for index, (_, start) in chosen.items()
+            for side in (texts[index][breaks[index][1] : start], texts[index][start:])
+        ]
         encodings = iter(tokenizer.encode_batch(sides))
         for index, (number, start) in chosen.items():
             head, tail = ids[index][:number], ids[index][number:]
-            if (next(encodings), next(encodings)) == (head, tail):
+            if (next(encodings), next(encodings)) == (head[breaks[index][0] :], tail):
                 found[index] = Content(tuple(head), texts[index][start:], tuple(tail))
         places = {index: mine for index, mine in places.items() if index not in found}
     return [found[index] for index in range(len(texts))]
@@ -94,6 +99,17 @@ def _places(text: str, encoded: EncodedText, tokenizer: Tokenizer) -> Iterator[t
         ):
             continue
         yield number, start
+
+
+def _break_before(text: str, encoded: EncodedText, number: int, start: int, tokenizer: Tokenizer) -> tuple[int, int]:
+    """The last token up to `number` at which any text may be parted, and its character: how the text before it tokenizes does
+    not depend on what follows, so it need not be tokenized again to see what a cut at `start` does."""
+    if tokenizer.breaks_at_spaces:
+        for before in range(number, 0, -1):
+            at = encoded.start(before)
+            if BREAK.match(text, at):
+                return before, at
+    return 0, 0
 
 
 @attrs.frozen
@@ -129,21 +145,20 @@ class Joiner:
     """
 
     def __init__(self, content: Content, words: WordEncoder) -> None:
-        self._tail = content.tail
         self._words = words
-        *fixed, self._loose = words.split(content.tail)
-        self._fixed = tuple(token for word in fixed for token in words.encode(word))
+        *self._fixed, self._loose = words.split(content.tail)
 
-    def prepare(self, templates: Sequence[TemplateTokens]) -> None:
-        """Tokenize the joints of many templates at once."""
-        self._words.learn(self._loose + template.head for template in templates if self._tail)
+    def words(self, head: str) -> tuple[str, ...]:
+        """The words that make up the joint with a template's first word; `WordEncoder.learn` takes those of many at once."""
+        return (*self._fixed, self._loose + head)
+
+    def joint(self, head: str) -> tuple[int, ...]:
+        """The tokens from the cut to the end of a template's first word."""
+        return tuple(token for word in self.words(head) for token in self._words.encode(word))
 
     def join(self, template: TemplateTokens) -> tuple[int, ...]:
         """The branch's tokens: the content's tail and the template, tokenized as one text."""
-        if not self._tail:
-            return template.ids
-        joint = self._words.encode(self._loose + template.head)
-        return (*self._fixed, *joint, *template.ids[template.head_tokens :])
+        return self.joint(template.head) + template.ids[template.head_tokens :]
 
 
 def merges_uncut(text: str, template: TemplateTokens, words: WordEncoder) -> bool:

@@ -54,7 +54,7 @@ class OptionPlan:
         """Values read per question."""
         return len(self.columns)
 
-    @property
+    @cached_property
     def longest_lead_in(self) -> int:
         """The most tokens of an option that take rows of their own: all but its last."""
         return max((len(tokens) - 1 for _, tokens in self.chains), default=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from spinf_core.compiler.compile import CompiledRequest
+from spinf_core.compiler.floors import Floors
 from spinf_core.compiler.jobs import Part, build_job, split
 from spinf_core.compiler.options import OptionPlan
 from spinf_core.compiler.questions import FloorKey
@@ -39,22 +39,22 @@ class FloorDesk(Work):
         self._running: dict[int, tuple[JobRun, dict[FloorKey, Order]]] = {}
         self._bos: tuple[int, ...] = ()
 
-    def order(self, ticket: Ticket, compiled: CompiledRequest) -> None:
+    def order(self, ticket: Ticket, floors: Floors) -> None:
         """Give the request the floors that are cached, and let it wait for the others."""
-        self._bos = compiled.bos
-        for number, key in enumerate(compiled.floors):
+        self._bos = floors.bos
+        for key, number in floors.numbers.items():
             known = self._cache.get(key)
             if known is not None:
                 ticket.floors[key] = known
                 continue
             if key not in self._waiting:
-                self._wanted[key] = compiled.floor_plans[number], compiled.floor_branches[number]
+                self._wanted[key] = floors.plans[number], floors.branches[number]
                 self._first[key] = ticket
             self._waiting.setdefault(key, []).append(ticket)
 
     def forget(self, ticket: Ticket) -> None:
         """Drop the floors that only this request wanted and that are not running yet."""
-        for key in ticket.compiled.floors if ticket.compiled else ():
+        for key in ticket.wanted.numbers if ticket.wanted else ():
             tickets = self._waiting.get(key, [])
             if ticket in tickets:
                 tickets.remove(ticket)

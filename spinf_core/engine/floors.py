@@ -6,12 +6,11 @@ from collections import OrderedDict
 from threading import Lock
 
 import attrs
-import numpy as np
-from numpy.typing import NDArray
 
 from spinf_core.compiler.questions import FloorKey
 
 _OVERHEAD = 600  # bytes of an entry beside its text and numbers
+_NUMBER = 32  # bytes of a number and its place in a tuple
 
 
 @attrs.frozen(eq=False)
@@ -21,16 +20,13 @@ class QuestionScore:
     Attributes:
         logprob: [O] log of each option's own mass. p: [O] over the options, sums to 1.
         residual: 1 − the mass of the union of the options.
+        finite: whether the model gave numbers.
     """
 
-    logprob: NDArray[np.float64]
-    p: NDArray[np.float64]
+    logprob: tuple[float, ...]
+    p: tuple[float, ...]
     residual: float
-
-    @property
-    def finite(self) -> bool:
-        """Whether the model gave numbers."""
-        return bool(np.isfinite(self.logprob).all())
+    finite: bool
 
 
 class FloorCache:
@@ -65,7 +61,7 @@ class FloorCache:
 
     def put(self, key: FloorKey, score: QuestionScore) -> None:
         """Keep a floor; one that is larger than the cache is not kept."""
-        size = _OVERHEAD + 2 * len(key.template) + score.p.nbytes * 2 + sum(80 + len(option) for option in key.options)
+        size = _OVERHEAD + 2 * len(key.template) + _NUMBER * 2 * len(score.p) + sum(80 + len(option) for option in key.options)
         if size > self._max_bytes:
             return
         with self._lock:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from spinf_core.compiler.compile import CompiledInput, Prompt
+from spinf_core.compiler.asked import Prompt
+from spinf_core.compiler.compile import CompiledInput
 from spinf_core.engine.floors import QuestionScore
 from spinf_core.packs.request import PackRun, answers_of
 from spinf_core.protocol import ParsedQuery
@@ -23,10 +24,10 @@ def by_query(entry: CompiledInput, found: Sequence[QuestionScore]) -> Iterator[t
 
 def pack_results(packs: Sequence[PackRun], entry: CompiledInput, found: Sequence[QuestionScore]) -> Iterator[dict[str, Any]]:
     """The public result of each pack on one input."""
-    shares: dict[str, dict[tuple[str, str | None], list[float]]] = {run.pack.key: {} for run in packs}
+    shares: dict[str, dict[tuple[str, str | None], Sequence[float]]] = {run.pack.key: {} for run in packs}
     for prompt, score in zip(entry.prompts, found, strict=True):
         if prompt.query.pack is not None:
-            shares[prompt.query.pack][prompt.query.id, prompt.values.get("F")] = score.p.tolist()
+            shares[prompt.query.pack][prompt.query.id, prompt.values.get("F")] = score.p
     for run in packs:
         yield run.result(answers_of(shares[run.pack.key], run.pack))
 

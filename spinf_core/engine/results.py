@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 
-from spinf_core.compiler.compile import CompiledInput, CompiledRequest, Prompt
+from spinf_core.compiler.asked import Prompt
 from spinf_core.engine.floors import QuestionScore
-from spinf_core.engine.packs import by_query, hidden_ids, pack_results
-from spinf_core.engine.request import Ticket
+from spinf_core.engine.packs import Scored, by_query, hidden_ids, pack_results
+from spinf_core.engine.request import InputAnswer, Ticket
 from spinf_core.errors import Rejected
-from spinf_core.packs.request import PackRun
+from spinf_core.protocol import ParsedQuery
 from spinf_core.protocol.response import (
     CombinationResult,
     InputResult,
@@ -22,8 +24,6 @@ from spinf_core.protocol.usage import ContentUsage, PacksUsage, PromptTokensDeta
 
 LOW_MASS = 0.9
 
-InputScores = tuple[tuple[QuestionScore, ...], ...]
-
 
 def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     """The response to a request all of whose scores are in.
@@ -34,14 +34,14 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     Raises:
         Rejected: `engine_error` where the model gave a score that is not a number.
     """
-    parsed, request = ticket.parsed, ticket.compiled
+    parsed = ticket.parsed
     assert parsed is not None
-    assert request is not None
-    scores, floors = ticket.input_scores(), ticket.floor_scores()
-    if not all(score.finite for found in (*scores, floors) for score in found):
+    found = [ticket.scores_of(number) for number in range(len(ticket.inputs))]
+    if not all(score.finite for scores in (*found, ticket.floor_scores()) for score in scores):
         raise Rejected("engine_error", "the model gave a score that is not a number; the request was not answered")
-    results = tuple(input_result(ticket, number) for number in range(len(request.inputs)))
-    warnings = (*request.warnings, *_low_mass_warnings(request, scores))
+    answers = [input_answer(ticket, number) for number in range(len(ticket.inputs))]
+    about_joins = (each for entry in ticket.inputs for each in entry.warnings)
+    about_scores = (each for answer in answers for each in answer.warnings)
     silent = hidden_ids(ticket.packs)
     now = time.perf_counter()
     return ScoreResponse(
@@ -49,13 +49,13 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
         created=int(time.time()),
         model=parsed.model or model,
         system_fingerprint=fingerprint,
-        results=results,
-        warnings=(*parsed.warnings, *(each for each in warnings if each.query_id not in silent)),
-        usage=_usage(request, ticket.packs, ticket.rows + ticket.floor_rows),
+        results=tuple(answer.result for answer in answers),
+        warnings=(*parsed.warnings, *(each for each in (*about_joins, *about_scores) if each.query_id not in silent)),
+        usage=_usage(ticket),
         timing=Timing(
             wall_ms=1000 * (now - ticket.accepted),
-            queue_ms=1000 * (ticket.started - ticket.compiled_at),
-            compile_ms=1000 * (ticket.compiled_at - ticket.accepted),
+            queue_ms=1000 * (ticket.started - ticket.ready),
+            compile_ms=1000 * (ticket.ready - ticket.accepted),
             score_ms=1000 * (now - ticket.started),
             gpu_busy_ms=1000 * ticket.busy_seconds,
         ),
@@ -63,95 +63,92 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     )
 
 
-def input_result(ticket: Ticket, number: int) -> InputResult:
+def input_answer(ticket: Ticket, number: int) -> InputAnswer:
     """What the response says of one input, once its scores and all floors are in; made once."""
-    made = ticket.results.get(number)
+    made = ticket.answers.get(number)
     if made is None:
-        assert ticket.compiled is not None
-        entry, found = ticket.compiled.inputs[number], ticket.scores_of(number)
+        entry, found = ticket.inputs[number], ticket.scores_of(number)
+        scored = list(by_query(entry, found))
         hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
-        made = ticket.results[number] = InputResult(
+        result = InputResult(
             entry.id,
-            tuple(_queries(entry, found, ticket.floor_scores(), hidden)),
+            tuple(_queries(scored, ticket.floor_scores(), hidden)),
             tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
         )
+        made = ticket.answers[number] = InputAnswer(result, tuple(_low_mass_warnings(entry.id, scored)))
     return made
 
 
 def _queries(
-    entry: CompiledInput, found: tuple[QuestionScore, ...], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
+    scored: Iterable[tuple[ParsedQuery, Scored]], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
 ) -> list[QueryResult]:
     """The results of the queries that are the caller's own or of a pack whose queries were asked for."""
     return [
         QueryResult(query.id, tuple(_combination(prompt, score, floors) for prompt, score in pairs))
-        for query, pairs in by_query(entry, found)
+        for query, pairs in scored
         if query.pack not in hidden
     ]
 
 
 def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
     floor = None if prompt.floor is None else floors[prompt.floor]
-    floor_p = [None] * len(score.p) if floor is None else floor.p.tolist()
-    options = zip(prompt.query.options, score.logprob.tolist(), score.p.tolist(), floor_p, strict=True)
+    floor_p = repeat(None) if floor is None else floor.p
     return CombinationResult(
         values=prompt.values,
-        options=tuple(OptionResult(text, logprob, p, floor) for text, logprob, p, floor in options),
+        options=tuple(map(OptionResult, prompt.query.options, score.logprob, score.p, floor_p)),
         residual=score.residual,
         floor_residual=None if floor is None else floor.residual,
     )
 
 
-def _low_mass_warnings(request: CompiledRequest, scores: InputScores) -> list[Warning]:
+def _low_mass_warnings(input_id: str, scored: Iterable[tuple[ParsedQuery, Scored]]) -> Iterator[Warning]:
     """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
-    warnings = []
-    for entry, found in zip(request.inputs, scores, strict=True):
-        for query, pairs in by_query(entry, found):
-            if any(prompt.longer_options for prompt, _ in pairs):
-                continue
-            residual = sum(score.residual for _, score in pairs) / len(pairs)
-            if residual > LOW_MASS:
-                warnings.append(
-                    Warning(
-                        code="low_option_mass",
-                        message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
-                        "template so that it leads to them",
-                        input_id=entry.id,
-                        query_id=query.id,
-                    )
-                )
-    return warnings
+    for query, pairs in scored:
+        if any(prompt.longer_options for prompt, _ in pairs):
+            continue
+        residual = sum(score.residual for _, score in pairs) / len(pairs)
+        if residual > LOW_MASS:
+            yield Warning(
+                code="low_option_mass",
+                message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
+                "template so that it leads to them",
+                input_id=input_id,
+                query_id=query.id,
+            )
 
 
-def _usage(request: CompiledRequest, packs: tuple[PackRun, ...], processed_tokens: int) -> Usage:
+def _usage(ticket: Ticket) -> Usage:
     """Counts; only `processed_tokens` depends on what was cached."""
-    content = sum(entry.content_tokens for entry in request.inputs)
-    prompts = [prompt for entry in request.inputs for prompt in entry.prompts]
+    floors, packs = ticket.wanted, ticket.packs
+    assert floors is not None
+    content = sum(entry.content_tokens for entry in ticket.inputs)
+    prompts = [prompt for entry in ticket.inputs for prompt in entry.prompts]
     query_tokens = sum(prompt.tokens for prompt in prompts)
     queries = {id(prompt.query): prompt.query for prompt in prompts}
     return Usage(
-        prompt_tokens=content + query_tokens + request.floor_tokens,
+        prompt_tokens=content + query_tokens + floors.tokens,
         completion_tokens=0,
         prompt_tokens_details=PromptTokensDetails(
             content_tokens=content,
             text_tokens=content,
             query_tokens=query_tokens,
-            floor_tokens=request.floor_tokens,
+            floor_tokens=floors.tokens,
         ),
-        inputs=len(request.inputs),
+        inputs=len(ticket.inputs),
         content=ContentUsage(tokens=content, text_tokens=content),
         scoring=ScoringUsage(
             queries=len(queries),
             combinations=sum(len(query.combinations) for query in queries.values()),
             options=sum(len(prompt.query.options) for prompt in prompts),
             prompts=len(prompts),
-            floor_prompts=len(request.floors),
+            floor_prompts=len(floors),
             query_tokens=query_tokens,
-            floor_tokens=request.floor_tokens,
+            floor_tokens=floors.tokens,
         ),
         packs=PacksUsage(
             count=len(packs), query_tokens=sum(prompt.tokens for prompt in prompts if prompt.query.pack is not None)
         )
         if packs
         else None,
-        processed_tokens=processed_tokens,
+        processed_tokens=ticket.rows + ticket.floor_rows,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from spinf_core.compiler.jobs import Job, Part
@@ -44,6 +45,7 @@ def question_scores(job: Job, values: Values) -> tuple[QuestionScore, ...]:
         count, width = len(group.questions), group.plan.width
         block = values[group.first : group.first + count * width].reshape(count, width)
         logprob, p, residual = group.plan.score(block)
-        for row, question in enumerate(group.questions.tolist()):
-            scores[question] = QuestionScore(logprob[row], p[row], float(residual[row]))
+        finite = np.logical_and.reduce(np.isfinite(logprob), axis=1)
+        made = map(QuestionScore, map(tuple, logprob.tolist()), map(tuple, p.tolist()), residual.tolist(), finite.tolist())
+        scores |= zip(group.questions.tolist(), made, strict=True)
     return tuple(scores[question] for question in range(job.questions))

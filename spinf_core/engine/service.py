@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from threading import Condition
 from typing import Any, Literal
 
-import attrs
-
 from spinf_core.compiler.compile import Compiler
 from spinf_core.engine.device import DeviceLoop, FinishedPass
 from spinf_core.engine.floordesk import FloorDesk
@@ -24,9 +22,10 @@ from spinf_core.engine.loading import Loaded
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.recovery import OutOfMemory, Recovery
 from spinf_core.engine.request import Ticket
-from spinf_core.engine.results import input_result, response
+from spinf_core.engine.results import input_answer, response
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.scorer import Scorer
+from spinf_core.engine.statistics import Counters, Statistics
 from spinf_core.errors import Rejected, SetupError
 from spinf_core.packs.catalog import NO_PACKS, Catalog
 from spinf_core.packs.request import with_packs
@@ -34,32 +33,12 @@ from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResp
 
 _log = logging.getLogger(__name__)
 
+LAUNCH_FIRST = 0.001
+"""Seconds that a request's first parts are ahead of compiling the others: the interpreter runs one thread at a time, and would
+else turn to the one that launches only when its switch interval is over."""
+
 Body = bytes | Mapping[str, Any] | ScoreRequest
 MissingScoring = Literal["invalid_field", "scoring_required"]
-
-
-@attrs.frozen
-class Statistics:
-    """Counters since the service began.
-
-    Attributes:
-        requests: finished, by outcome: `ok` or an error's code.
-        passes, rows, padding: passes run, their rows, and rows of padding.
-        busy_seconds: spent in passes.
-        questions: scored.
-        waiting: requests accepted and not finished.
-        floors: floors in the cache. floor_bytes: memory that they take.
-    """
-
-    requests: Mapping[str, int]
-    passes: int
-    rows: int
-    padding: int
-    busy_seconds: float
-    questions: int
-    waiting: int
-    floors: int
-    floor_bytes: int
 
 
 class ScoringService:
@@ -92,9 +71,7 @@ class ScoringService:
         self._closing = False
         self._degraded: str | None = None
         self._exhausted = False
-        self._outcomes: dict[str, int] = {}
-        self._passes = self._rows = self._padding = self._questions = 0
-        self._busy = 0.0
+        self._counters = Counters()
         threads = min(4, os.cpu_count() or 1)
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="spinf-prepare")
         # Of their own, so that a response that is due does not queue behind requests that are still to be compiled.
@@ -127,6 +104,7 @@ class ScoringService:
         trusted: bool = False,
         missing_scoring: MissingScoring = "invalid_field",
         id_: str | None = None,
+        as_json: bool = False,
     ) -> Ticket:
         """Accept a request; its ticket's `future` gets the response, or the `Rejected` that refuses it.
 
@@ -135,11 +113,12 @@ class ScoringService:
             trusted: whether the body's own `limits` and `features` count.
             missing_scoring: the code for a body without `scoring`.
             id_: of the response; made where it is None.
+            as_json: whether the response will be sent as JSON, which is then written while the device runs.
 
         Raises:
             Rejected: `concurrency_limit` where too many wait; `model_unavailable` where the service is closed or degraded.
         """
-        ticket = Ticket(id_ or request_id())
+        ticket = Ticket(id_ or request_id(), as_json=as_json)
         with self._changed:
             if self._closing or self._degraded:
                 raise Rejected("model_unavailable", "the engine does not run any more; try another server", retry_after=30)
@@ -191,17 +170,7 @@ class ScoringService:
     def statistics(self) -> Statistics:
         """Counters."""
         with self._changed:
-            return Statistics(
-                requests=dict(self._outcomes),
-                passes=self._passes,
-                rows=self._rows,
-                padding=self._padding,
-                busy_seconds=self._busy,
-                questions=self._questions,
-                waiting=len(self._open),
-                floors=len(self._cache),
-                floor_bytes=self._cache.bytes,
-            )
+            return self._counters.statistics(waiting=len(self._open), floors=len(self._cache), floor_bytes=self._cache.bytes)
 
     def abandon(self, error: Rejected) -> None:
         """Refuse whatever was accepted and is not finished."""
@@ -231,18 +200,28 @@ class ScoringService:
             )
             self._check_model(parsed)
             ticket.parsed, ticket.packs = with_packs(parsed, self.packs)
-            compiled = self._compiler.compile(ticket.parsed)
-            own_floors = [] if self._desk is not None else list(range(len(compiled.floors)))
-            ticket.begin(compiled, own_floors, self.loaded.budget, self.loaded.max_rows)
+            compilation = self._compiler.begin(ticket.parsed)
+            floors = compilation.floors
+            own_floors = [] if self._desk is not None else list(range(len(floors)))
+            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows)
             with self._changed:
-                if ticket not in self._open:
-                    return  # cancelled meanwhile
-                if self._desk is not None:
-                    self._desk.order(ticket, compiled)
-                    if self._desk.peek() is not None:
-                        self._scheduler.add(self._desk)
-                self._scheduler.add(ticket)
-                self._changed.notify_all()
+                if self._desk is not None and ticket in self._open:
+                    self._desk.order(ticket, floors)
+            for entry in compilation.inputs():
+                with self._changed:
+                    if ticket not in self._open:
+                        return  # cancelled meanwhile, or what ran of it has failed
+                    if ticket.add(entry):
+                        self._run_soon(ticket)
+                        if not (ticket.compiled or ticket.begun):
+                            self._changed.wait(LAUNCH_FIRST)
+
+    def _run_soon(self, ticket: Ticket) -> None:
+        """Let what of a request can run wait for a pass, beside the floors that somebody wants; with the lock held."""
+        if self._desk is not None and self._desk.peek() is not None:
+            self._scheduler.add(self._desk)
+        self._scheduler.add(ticket)
+        self._changed.notify_all()
 
     @contextmanager
     def _failing(self, ticket: Ticket) -> Iterator[None]:
@@ -260,7 +239,9 @@ class ScoringService:
         """Make the results of the inputs that are in, while the device runs the others."""
         with self._failing(ticket):
             for number in ticket.inputs_to_answer() if ticket.floors_complete else ():
-                input_result(ticket, number)
+                answer = input_answer(ticket, number)
+                if ticket.as_json:
+                    answer.result.json  # noqa: B018 - kept for the response
 
     def _respond(self, ticket: Ticket) -> None:
         with self._failing(ticket):
@@ -268,9 +249,7 @@ class ScoringService:
             with self._changed:
                 if ticket not in self._open:
                     return
-                assert ticket.compiled is not None
-                self._questions += sum(len(entry.prompts) for entry in ticket.compiled.inputs)
-                self._finish(ticket, "ok")
+                self._finish(ticket, "ok", sum(len(entry.prompts) for entry in ticket.inputs))
             _resolve(ticket.future, lambda future: future.set_result(result))
 
     def _fail(self, ticket: Ticket, error: BaseException) -> None:
@@ -288,17 +267,16 @@ class ScoringService:
             self._finish(ticket, error.code)
         _resolve(ticket.future, lambda future: future.set_exception(error))
 
-    def _finish(self, ticket: Ticket, outcome: str) -> None:
+    def _finish(self, ticket: Ticket, outcome: str, questions: int = 0) -> None:
         """With the lock held."""
         self._open.discard(ticket)
-        self._outcomes[outcome] = self._outcomes.get(outcome, 0) + 1
+        self._counters.count_request(outcome, questions)
         self._changed.notify_all()
 
     def _retry_after(self) -> int:
         """Seconds in which about half of what waits is done, with the lock held."""
-        rate = self._rows / self._busy if self._busy else 1000.0
-        waiting = sum(sum(entry.job.rows for entry in t.compiled.inputs) for t in self._open if t.compiled is not None)
-        return int(min(60, max(1, waiting / 2 / rate)))
+        waiting = sum(entry.job.rows for ticket in self._open for entry in ticket.inputs)
+        return int(min(60, max(1, waiting / 2 / self._counters.rows_per_second)))
 
     # The device's threads
 
@@ -308,10 +286,7 @@ class ScoringService:
         failed: dict[Ticket, Exception] = {}
         held = 0
         with self._changed:
-            self._passes += 1
-            self._rows += pass_.rows
-            self._padding += self.loaded.sizes.fit(pass_.rows) - pass_.rows
-            self._busy += pass_.seconds
+            self._counters.count_pass(pass_.rows, self.loaded.sizes.fit(pass_.rows) - pass_.rows, pass_.seconds)
             for (work, part), outcome in zip(pass_.chosen, pass_.outcomes, strict=True):
                 if isinstance(outcome, OutOfMemory):
                     held = max(held, outcome.held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -183,7 +183,7 @@ def _check_media(entry: ParsedInput, pack: Pack) -> None:
                 raise Rejected("pack_media_not_supported", problem, where)
 
 
-def answers_of(shares: Mapping[tuple[str, str | None], list[float]], pack: Pack) -> Answers:
+def answers_of(shares: Mapping[tuple[str, str | None], Sequence[float]], pack: Pack) -> Answers:
     """A pack's answers from each option's share of its prompt's options, which is exp(logprob) normalised.
 
     A pack that says `logprob` takes it at full precision. One that says `p` takes the 6 decimals that are published: it was

@@ -6,9 +6,12 @@ is None; the others are null.
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
@@ -31,6 +34,15 @@ def request_id(now_ms: int | None = None) -> str:
 
 def _rounded_or_null(number: float | None) -> float | None:
     return None if number is None else rounded(number)
+
+
+def json_text(value: object) -> str:
+    """A value of the public JSON as a body holds it.
+
+    Raises:
+        ValueError: where a number is not finite.
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _present(**members: object) -> Json:
@@ -62,11 +74,12 @@ class OptionResult:
 
     def to_dict(self) -> Json:
         """The public JSON."""
+        floor = self.floor_p  # no call for None: a response may hold very many
         return {
             "text": self.text,
             "logprob": rounded(self.logprob),
             "p": rounded(self.p),
-            "floor_p": _rounded_or_null(self.floor_p),
+            "floor_p": None if floor is None else rounded(floor),
         }
 
 
@@ -81,11 +94,12 @@ class CombinationResult:
 
     def to_dict(self) -> Json:
         """The public JSON."""
+        floor = self.floor_residual
         return {
             "values": dict(self.values),
             "options": [option.to_dict() for option in self.options],
             "residual": rounded(self.residual),
-            "floor_residual": _rounded_or_null(self.floor_residual),
+            "floor_residual": None if floor is None else rounded(floor),
         }
 
 
@@ -167,6 +181,11 @@ class InputResult:
             members["packs"] = [dict(pack) for pack in self.packs]
         return members
 
+    @cached_property
+    def json(self) -> str:
+        """The public JSON as text, written once."""
+        return json_text(self.to_dict())
+
 
 @attrs.frozen(kw_only=True)
 class ScoreResponse:
@@ -188,6 +207,22 @@ class ScoreResponse:
         Raises:
             ValueError: where a number is not finite.
         """
+        return self._members([result.to_dict() for result in self.results])
+
+    def to_json(self, extra: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+        """The public JSON as a body; what is written already of the results is not written again.
+
+        Args:
+            extra: members to add.
+
+        Raises:
+            ValueError: where a number is not finite.
+        """
+        texts = {name: json_text(value) for name, value in (self._members(None) | dict(extra)).items()}
+        texts["results"] = f"[{', '.join(result.json for result in self.results)}]"
+        return ("{" + ", ".join(f"{json_text(name)}: {text}" for name, text in texts.items()) + "}").encode()
+
+    def _members(self, results: object) -> Json:
         endpoint = {} if self.endpoint is None else {"endpoint": self.endpoint}
         return {
             "id": self.id,
@@ -196,7 +231,7 @@ class ScoreResponse:
             "model": self.model,
             **endpoint,
             "system_fingerprint": self.system_fingerprint,
-            "results": [result.to_dict() for result in self.results],
+            "results": results,
             "warnings": [warning.to_dict() for warning in self.warnings],
             "usage": self.usage.to_dict(),
             "timing": self.timing.to_dict(),

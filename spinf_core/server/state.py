@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from typing import Any, Literal
 
@@ -98,7 +97,11 @@ class ServerState:
         service = self.ready_service()
         body = await self.read_body(request)
         ticket = service.submit(
-            body, trusted=request.state.trusted, missing_scoring=missing_scoring, id_=request.state.request_id
+            body,
+            trusted=request.state.trusted,
+            missing_scoring=missing_scoring,
+            id_=request.state.request_id,
+            as_json=True,
         )
         response = await finished(request, service, ticket)
         packed = ticket.rows + ticket.floor_rows if self.settings.server.debug else None
@@ -148,10 +151,8 @@ def _same(given: bytes, expected: str) -> bool:
 
 
 def _render(response: ScoreResponse, extra: dict[str, Any], packed: int | None) -> bytes:
-    members = response.to_dict() | extra
-    if packed is not None:
-        members["engine"] = {"packed_tokens": packed}
-    return json.dumps(members, ensure_ascii=False, allow_nan=False).encode()
+    debug = {} if packed is None else {"engine": {"packed_tokens": packed}}
+    return response.to_json(extra | debug)
 
 
 async def finished(request: Request, service: ScoringService, ticket: Ticket) -> ScoreResponse:

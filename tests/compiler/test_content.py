@@ -81,8 +81,9 @@ def test_templates_that_do_not_merge_share_the_tail_as_their_stem() -> None:
 def test_prepared_joints_equal_those_made_one_by_one() -> None:
     content = cut_content("the question is about the north wing, Sta", TOKENIZER)
     templates = tokenize_templates(["tus is it?", " is it red or blue?", "", "tus", "\n\nanswer: it is"], WORDS)
-    prepared = Joiner(content, WordEncoder(TOKENIZER))
-    prepared.prepare(templates)
+    words = WordEncoder(TOKENIZER)
+    prepared = Joiner(content, words)
+    words.learn(word for each in templates for word in prepared.words(each.head))
     assert [prepared.join(each) for each in templates] == [
         Joiner(content, WordEncoder(TOKENIZER)).join(each) for each in templates
     ]

@@ -43,7 +43,7 @@ def usage(**optional: Any) -> Usage:
     )
 
 
-def response(*results: InputResult, **fields: Any) -> dict[str, Any]:
+def made(*results: InputResult, **fields: Any) -> ScoreResponse:
     members: dict[str, Any] = {
         "id": "scr_0",
         "created": 1_790_000_000,
@@ -53,7 +53,11 @@ def response(*results: InputResult, **fields: Any) -> dict[str, Any]:
         "usage": usage(),
         "timing": Timing(wall_ms=1.5, queue_ms=0, compile_ms=0.25, score_ms=1, gpu_busy_ms=0),
     }
-    return ScoreResponse(**members | fields).to_dict()
+    return ScoreResponse(**members | fields)
+
+
+def response(*results: InputResult, **fields: Any) -> dict[str, Any]:
+    return made(*results, **fields).to_dict()
 
 
 def scored(option: OptionResult, residual: float = 0.0, floor_residual: float | None = None) -> InputResult:
@@ -118,6 +122,13 @@ def test_the_response_has_exactly_the_documented_members() -> None:
     }
 
 
+def test_the_body_of_a_response_is_its_json() -> None:
+    whole = made(scored(OptionResult('"é\u2028', -3e-7, 1.0, 0.5)), InputResult("b", ()), endpoint="e")
+    assert whole.to_json() == json.dumps(whole.to_dict(), ensure_ascii=False).encode()
+    extra = {"choices": [], "model": "other"}
+    assert whole.to_json(extra) == json.dumps(whole.to_dict() | extra, ensure_ascii=False).encode()
+
+
 def test_numbers_are_rounded_to_six_decimals() -> None:
     option = response(scored(OptionResult("a", -1.23456789, 0.1234567, 2e-7)))["results"][0]["queries"][0]["combinations"][0][
         "options"
@@ -147,6 +158,8 @@ def test_a_number_that_json_lacks_is_never_answered(bad: float) -> None:
     ):
         with pytest.raises(ValueError, match="cannot be answered"):
             response(result)
+        with pytest.raises(ValueError, match="cannot be answered"):
+            made(result).to_json()
 
 
 def test_optional_members_appear_when_they_are_there() -> None:

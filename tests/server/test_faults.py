@@ -68,7 +68,7 @@ def test_a_panic_while_a_request_is_compiled_is_answered(service: ScoringService
         raise PanicError("index out of bounds")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Compiler, "compile", panic)
+        patch.setattr(Compiler, "begin", panic)
         assert refusal(service.submit(request_body())) == "engine_error"
     assert service.score(request_body()).results
 
@@ -145,7 +145,7 @@ def test_a_floor_that_fails_is_laid_at_its_request_alone(error: Exception, monke
     ill = request_body()
     ill["scoring"]["queries"] = [{"id": "ill", "template": "\né{?}", "options": [" yes", " no"]}]
     failed = service.submit(ill)
-    while failed.compiled is None or any(each.compiled is None for each in others):
+    while not failed.compiled or any(not each.compiled for each in others):
         time.sleep(0.002)
     model.gate.set()
     assert refusal(failed) in ("engine_error", "request_too_large")

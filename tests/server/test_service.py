@@ -61,7 +61,7 @@ def test_requests_share_passes_and_keep_every_bit() -> None:
     model = GatedModel()
     service = ScoringService(toy_loaded(model=model))
     tickets = [service.submit(body) for body in bodies(40)]
-    while service.statistics().waiting < 40 or sum(ticket.compiled is not None for ticket in tickets) < 40:
+    while service.statistics().waiting < 40 or sum(ticket.compiled for ticket in tickets) < 40:
         time.sleep(0.005)
     model.gate.set()
     responses = [ticket.future.result(30) for ticket in tickets]
@@ -111,7 +111,7 @@ def test_a_cancelled_request_frees_its_place_and_its_work() -> None:
         service.submit(request_body())
     assert (refused.value.code, refused.value.status) == ("concurrency_limit", 429)
     assert isinstance(refused.value.retry_after, int)
-    while second.compiled is None:
+    while not second.compiled:
         time.sleep(0.005)
     service.cancel(second)
     third = service.submit(request_body())
@@ -130,13 +130,13 @@ def test_a_small_request_behind_a_large_one_waits_at_most_three_passes() -> None
     large["inputs"] = [{"messages": [{"role": "user", "content": f"gate {number}"}]} for number in range(1500)]
     del large["messages"]
     first = service.submit(large)
-    while first.compiled is None:
+    while not first.compiled:
         time.sleep(0.01)
     model.gate.set()
     while len(model.passes) < 3:
         time.sleep(0.001)
     small = service.submit(request_body("The small one."))
-    while small.compiled is None:
+    while not small.compiled:
         time.sleep(0.0005)
     compiled_after = len(model.passes)
     small.future.result(30)
@@ -298,13 +298,13 @@ def test_a_response_that_is_due_does_not_queue_behind_requests_to_compile(monkey
     service = ScoringService(toy_loaded(model=model))
     first = service.submit(request_body())
     assert model.entered.wait(20)
-    compile_ = Compiler.compile
+    begin = Compiler.begin
 
     def slowly(self: Compiler, request: Any) -> Any:
         assert compiling.wait(20)
-        return compile_(self, request)
+        return begin(self, request)
 
-    monkeypatch.setattr(Compiler, "compile", slowly)
+    monkeypatch.setattr(Compiler, "begin", slowly)
     others = [service.submit(request_body()) for _ in range(10)]
     model.gate.set()
     expected = first.future.result(10).results

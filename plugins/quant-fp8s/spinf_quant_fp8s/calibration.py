@@ -129,10 +129,10 @@ def _jobs(requests: Iterable[CompiledRequest]) -> Iterator[Job]:
     for request in requests:
         for entry in request.inputs:
             yield entry.job
-        new = [number for number, key in enumerate(request.floors) if key not in read]
+        new = [number for key, number in request.floors.numbers.items() if key not in read]
         if new:
-            read |= set(request.floors)
-            yield request.floor_job(new)
+            read |= request.floors.numbers.keys()
+            yield request.floors.job(new)
 
 
 def _passes(jobs: Iterable[Job], budget: int, max_rows: int) -> Iterator[list[Part]]:
