@@ -64,16 +64,17 @@ def _long(synth: Any, tokenizer: Any, tokens: int) -> str:
 
 
 def timed(run: Callable[[dict[str, Any]], Any], requests: list[dict[str, Any]]) -> list[float]:
-    """Seconds of each repeat after two to warm up."""
+    """Seconds of each repeat after two to warm up, or after one of many requests."""
     seconds = []
-    for _ in range(REPEATS + 2):
+    warm_up = 2 if len(requests) == 1 else 1
+    for _ in range(REPEATS + warm_up):
         began = time.perf_counter()
         for request in requests:
             response = run(request)
         seconds.append(time.perf_counter() - began)
     if len(requests) == 1:
         print(f"  the response's own: {response.get('timing')}", file=sys.stderr, flush=True)
-    return seconds[2:]
+    return seconds[warm_up:]
 
 
 def logprobs(response: dict[str, Any]) -> Iterator[float]:

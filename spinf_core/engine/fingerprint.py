@@ -13,7 +13,7 @@ import torch
 from spinf_core.quant.interface import Scheme
 from spinf_core.stack import Model
 
-NUMERICS = 2
+NUMERICS = 3
 """Raised whenever core's own arithmetic changes: `nn`, packing, reading, scoring."""
 
 
