@@ -95,8 +95,8 @@ def scores(engine: str, checkpoint: str) -> dict[str, list[float]]:
     return {name: [value for request in some for value in logprobs(run(request))] for name, some in requests}
 
 
-def worker(engine: str, checkpoint: str, parts: list[str]) -> dict[str, Any]:
-    """One engine's times, as a library."""
+def worker(engine: str, checkpoint: str, parts: list[str], out: Path) -> None:
+    """Write one engine's times, as a library, as they come in."""
     import synth
     import torch
     from transformers import AutoTokenizer
@@ -115,9 +115,9 @@ def worker(engine: str, checkpoint: str, parts: list[str]) -> dict[str, Any]:
         chosen |= growth(synth, tokenizer)
     for name, requests in chosen.items():
         found["times"][name] = seconds = timed(run, requests)
+        found["memory beyond the weights, GiB"] = (torch.cuda.max_memory_allocated() - weights) / 2**30
+        out.write_text(json.dumps(found))
         print(f"{engine}: {name}: {statistics.median(seconds):.4f} s", file=sys.stderr, flush=True)
-    found["memory beyond the weights, GiB"] = (torch.cuda.max_memory_allocated() - weights) / 2**30
-    return found
 
 
 def ours(checkpoint: str, scheme: str | None = None) -> tuple[Callable[[dict[str, Any]], Any], Callable[[], None]]:
@@ -131,7 +131,10 @@ def ours(checkpoint: str, scheme: str | None = None) -> tuple[Callable[[dict[str
     def progress(line: str) -> None:
         print(f"  {time.perf_counter() - began:6.1f} s {line}", file=sys.stderr, flush=True)
 
-    engine = Engine(checkpoint, settings=load_settings({} if scheme is None else {"engine.quant": scheme}), progress=progress)
+    flags: dict[str, Any] = {"limits.max_content_tokens": 32_768}
+    engine = Engine(
+        checkpoint, settings=load_settings(flags if scheme is None else flags | {"engine.quant": scheme}), progress=progress
+    )
 
     def run(request: dict[str, Any]) -> Any:
         return engine.score(request | {"model": None}).to_dict()
@@ -214,8 +217,10 @@ def main() -> None:
     if arguments.worker:
         sys.path.insert(0, str(arguments.bench))
         engine, out = arguments.worker
-        found = scores(engine, arguments.checkpoint) if arguments.parts == ["scores"] else None
-        Path(out).write_text(json.dumps(found or worker(engine, arguments.checkpoint, arguments.parts)))
+        if arguments.parts == ["scores"]:
+            Path(out).write_text(json.dumps(scores(engine, arguments.checkpoint)))
+        else:
+            worker(engine, arguments.checkpoint, arguments.parts, Path(out))
         return
     library: dict[str, Any] = {}
     http: dict[str, Any] = {}
@@ -237,10 +242,15 @@ def main() -> None:
 
 
 def apart(engine: str, bench: Path, checkpoint: str, parts: list[str], folder: Path) -> dict[str, Any]:
-    """What a process of its own finds of an engine, with a kernel cache of its own."""
-    command = [sys.executable, __file__, str(bench), checkpoint, "--parts", *parts, "--worker", engine, str(folder / "found")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_CACHE_DIR": str(folder / "triton")})
-    found: dict[str, Any] = json.loads((folder / "found").read_text())
+    """What a process of its own finds of an engine, with a kernel cache of its own; what it found by then if it stops early."""
+    out = folder / "found"
+    command = [sys.executable, __file__, str(bench), checkpoint, "--parts", *parts, "--worker", engine, str(out)]
+    status = subprocess.run(command, env=os.environ | {"TRITON_CACHE_DIR": str(folder / "triton")}).returncode
+    if not out.exists():
+        raise SystemExit(f"{engine} found nothing: its process ended with status {status}")
+    if status:
+        print(f"{engine} stopped early, with status {status}; the table has what it found by then", file=sys.stderr)
+    found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 

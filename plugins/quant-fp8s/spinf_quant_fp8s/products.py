@@ -31,6 +31,9 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 def scaled_product(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
     """(x · x_scale) (weight · weight_scale)ᵀ in bfloat16, sums in float32.
 
+    Not with the device's fast accumulation: on an H200 that is 5 to 15 % quicker, but keeps fewer digits of a sum than bfloat16
+    does (sums of 15,360 numbers of one sign are 6 % off).
+
     Args:
         x: [M, K] fp8. weight: [N, K] fp8; M, N and K are multiples of 16.
         x_scale, weight_scale: float32, one number each, or [M, 1] and [1, N].
