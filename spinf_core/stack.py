@@ -42,7 +42,8 @@ class Pass:
         parent: [N] the previous row on the path; −1 at a root (also where the parent lies in the past).
         end: [N] end of the row's subtree, exclusive.
         job: [N] the job a row belongs to.
-        block: [N] id of an image block whose rows see each other, −1 elsewhere.
+        block: [N] id of an image block, consecutive rows of a content that see each other in layers where the family says
+            so; −1 elsewhere.
         segments: [J, 3] start, cut row, stop: rows [start, cut row) are content, [cut row, stop) come after the cut.
         cut: [J] tokens of the whole content, those in the past included: the depth of the first row after the cut.
         base: [J] the row of the past state that the job continues, −1 for none.

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spinf_core.nn.activation import sigmoid
-from spinf_core.nn.layout import PATH_TILE, UNUSED, TreeLayout
+from spinf_core.nn.attention import Blocks
+from spinf_core.nn.layout import NEVER, PATH_TILE, UNUSED, TreeLayout
 from spinf_core.nn.linear import InputFormat, write
 from spinf_core.stack import CONTENT_TILE
 
@@ -40,6 +41,7 @@ class Tiles:
         unseen: [B, T, 1, M] −inf where a lane does not see one of the last M keys, 0 elsewhere.
         key_count: K.
         depth, stop: [B, T, 1] where each lane is, and the first key that it does not see, counted in keys.
+        block: [B, T, 1] the key from which on a window hides nothing from it.
     """
 
     queries: Tensor
@@ -49,6 +51,7 @@ class Tiles:
     key_count: int
     depth: Tensor
     stop: Tensor
+    block: Tensor
 
 
 class TiledTreeAttention:
@@ -60,7 +63,13 @@ class TiledTreeAttention:
         self._after = _tensor(after)
         places = np.full(layout.rows, len(after))
         places[after] = np.arange(len(after))
-        self._content = tuple(_content_tiles(layout))
+        apart = tuple(_content_tiles(layout, None))
+        self._content: dict[Blocks, tuple[Tiles, ...]] = {"apart": apart, "windowed": apart, "whole": apart}
+        if layout.blocks is not None:
+            self._content["whole"] = tuple(_content_tiles(layout, layout.blocks))
+            self._content["windowed"] = tuple(
+                attrs.evolve(tiles, block=torch.full_like(tiles.block, NEVER)) for tiles in self._content["whole"]
+            )
         self._branches = tuple(_branch_tiles(layout, places, len(after)))
         self._paths = tuple(_path_tiles(layout, places, len(after)))
         self._windows: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -73,6 +82,8 @@ class TiledTreeAttention:
         *,
         scale: float,
         window: int | None = None,
+        blocks: Blocks = "apart",
+        softcap: float | None = None,
         past: tuple[Tensor, Tensor] | None = None,
         output: InputFormat | None = None,
     ) -> Tensor:
@@ -84,9 +95,9 @@ class TiledTreeAttention:
         lanes = (q * scale if exact else q).view(rows, kv_heads, -1).transpose(0, 1).contiguous()
         keys = (k if past is None else torch.cat((past[0], k))).transpose(0, 1).contiguous()
         values = (v if past is None else torch.cat((past[1], v))).transpose(0, 1).contiguous()
-        by_head = (lanes, keys, values, 1.0 if exact else scale, window)
+        by_head = (lanes, keys, values, 1.0 if exact else scale, softcap, window)
         out = lanes.new_zeros(kv_heads, rows + 1, lanes.shape[2])
-        for tiles in self._content:
+        for tiles in self._content[blocks]:
             out.index_copy_(1, tiles.places, self._attend(tiles, *by_head)[0])
         if len(self._after):
             path, path_lse = self._gathered(self._paths, *by_head)
@@ -98,21 +109,36 @@ class TiledTreeAttention:
         return write(out.reshape(rows, heads, width), output)
 
     def _gathered(
-        self, batches: Sequence[Tiles], lanes: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None
+        self,
+        batches: Sequence[Tiles],
+        lanes: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
     ) -> tuple[Tensor, Tensor]:
         """What the rows after the cut find in some tiles: [kv_heads, rows + 1, group, D], log-sum-exps, −inf for none."""
         kv_heads, group = len(lanes), lanes.shape[2] // keys.shape[2]
         found = lanes.new_zeros(kv_heads, len(self._after) + 1, lanes.shape[2])
         lse = found.new_full((kv_heads, len(self._after) + 1, group), -math.inf, dtype=torch.float32)
         for tiles in batches:
-            some, some_lse = self._attend(tiles, lanes, keys, values, scale, window, lse=True)
+            some, some_lse = self._attend(tiles, lanes, keys, values, scale, softcap, window, lse=True)
             found.index_copy_(1, tiles.places, some)
             assert some_lse is not None
             lse.index_copy_(1, tiles.places, some_lse)
         return found.view(kv_heads, -1, group, keys.shape[2]), lse[..., None]
 
     def _attend(
-        self, tiles: Tiles, lanes: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None, lse: bool = False
+        self,
+        tiles: Tiles,
+        lanes: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        softcap: float | None,
+        window: int | None,
+        lse: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """softmax(q kᵀ · scale) v of every lane: [kv_heads, B · T, group · D], and log-sum-exps [kv_heads, B · T, group]."""
         kv_heads, width = len(keys), keys.shape[2]
@@ -124,6 +150,8 @@ class TiledTreeAttention:
         scores = torch.bmm(q, k.transpose(1, 2)).float()
         if scale != 1.0:
             scores *= scale
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
         unseen, hidden = (tiles.unseen, None) if window is None else self._window_mask(tiles, window)
         by_lane = scores.view(kv_heads, batch, count, group, tiles.key_count)
         by_lane[..., tiles.key_count - unseen.shape[-1] :] += unseen
@@ -140,7 +168,7 @@ class TiledTreeAttention:
         name = (id(tiles), window)
         if name not in self._windows:
             key = torch.arange(tiles.key_count)
-            unseen = (key >= tiles.stop) | (key <= tiles.depth - window)
+            unseen = (key >= tiles.stop) | ((key <= tiles.depth - window) & (key < tiles.block))
             hidden = unseen.all(-1, keepdim=True)
             mask = torch.zeros(unseen.shape).masked_fill_(unseen & ~hidden, -math.inf)
             self._windows[name] = mask[:, :, None], hidden.view(-1, 1)
@@ -151,18 +179,31 @@ def _tensor(values: Rows) -> Tensor:
     return torch.as_tensor(values, dtype=torch.int64)
 
 
-def _batches(queries: Rows, keys: Rows, depth: Rows, stop: Rows, places: Rows, nowhere: int) -> Iterator[Tiles]:
+def _batches(
+    queries: Rows,
+    keys: Rows,
+    depth: Rows,
+    stop: Rows,
+    places: Rows,
+    nowhere: int,
+    *,
+    block: Rows | None = None,
+    masked: int | None = None,
+) -> Iterator[Tiles]:
     """Tiles of one shape, `BATCH_KEYS` keys together.
 
     Args:
         queries: [B, T] rows of the pass, `UNUSED` for lanes that nothing stands for. keys: [B, K].
         depth, stop: [B, T] of each lane and of the first key that it does not see, on the axis that keys are counted on.
         places: [N] where the result of a row goes. nowhere: where that of other lanes goes.
+        block: [B, T] from which key on a window hides nothing; None: it hides what it hides.
+        masked: how many of the last keys some lane may not see; None: T.
     """
     key_count = keys.shape[1]
+    block = np.full(queries.shape, NEVER) if block is None else block
     used = queries != UNUSED
     stop = np.where(used, stop, key_count)
-    unseen = np.arange(key_count - queries.shape[1], key_count) >= stop[..., None]
+    unseen = np.arange(key_count - (masked or queries.shape[1]), key_count) >= stop[..., None]
     mask = np.where(unseen, np.float32(-np.inf), np.float32(0))
     going = np.where(used, places[queries], nowhere)
     step = max(1, BATCH_KEYS // key_count)
@@ -176,22 +217,29 @@ def _batches(queries: Rows, keys: Rows, depth: Rows, stop: Rows, places: Rows, n
             key_count=key_count,
             depth=_tensor(depth[some])[..., None],
             stop=_tensor(stop[some])[..., None],
+            block=_tensor(block[some])[..., None],
         )
 
 
-def _content_tiles(layout: TreeLayout) -> Iterator[Tiles]:
-    """The rows of contents by `CONTENT_TILE`, each against what of its content lies before it."""
-    found: dict[int, list[tuple[Rows, Rows]]] = {}
+def _content_tiles(layout: TreeLayout, blocks: Rows | None) -> Iterator[Tiles]:
+    """The rows of contents by `CONTENT_TILE`, each against what of its content lies before it, and against its block."""
+    if blocks is None:
+        blocks = np.array([[NEVER], [0]]).repeat(layout.rows, 1)
+    found: dict[tuple[int, int], list[tuple[Rows, Rows]]] = {}
     for (start, cut_row, _), index in zip(layout.pass_.segments.tolist(), layout.content_index, strict=True):
         done = len(index) - (cut_row - start)
         for first in range(done, len(index), CONTENT_TILE):
             last = min(first + CONTENT_TILE, len(index))
             rows = np.arange(first - done + start, last - done + start)
-            found.setdefault(first + CONTENT_TILE, []).append((rows, index[:last]))
+            last = max(last, int(blocks[1, rows].max()))
+            key_count = first + -(-(last - first) // CONTENT_TILE) * CONTENT_TILE
+            found.setdefault((first, key_count), []).append((rows, index[:last]))
     places = np.arange(layout.rows)
-    for key_count, tiles in sorted(found.items()):
-        depth = np.arange(key_count - CONTENT_TILE, key_count)[None].repeat(len(tiles), 0)
-        yield from _batches(*_stacked(tiles, key_count), depth, depth + 1, places, layout.rows)
+    for (first, key_count), tiles in sorted(found.items()):
+        queries, keys = _stacked(tiles, key_count)
+        depth = np.arange(first, first + CONTENT_TILE)[None].repeat(len(tiles), 0)
+        stop, block = np.maximum(depth + 1, blocks[1, queries]), blocks[0, queries]
+        yield from _batches(queries, keys, depth, stop, places, layout.rows, block=block, masked=key_count - first)
 
 
 def _branch_tiles(layout: TreeLayout, places: Rows, nowhere: int) -> Iterator[Tiles]:

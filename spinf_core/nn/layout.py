@@ -22,6 +22,8 @@ from spinf_core.stack import CONTENT_TILE, IntArray, Pass
 PATH_TILE = 16
 UNUSED = -1
 """In place of a row: a lane or a key that nothing stands for."""
+NEVER = np.iinfo(np.int32).max
+"""In place of a depth that lies behind all others."""
 
 
 def rows_to_read(pass_: Pass) -> IntArray | None:
@@ -80,6 +82,8 @@ class TreeLayout:
         pass_: the pass. kept: the paths of its past, or None. device: of the model.
         content_index: per job, its content's rows in the joint space by depth.
         previous: [N] the row before each on its path in the joint space, −1 at depth 0.
+        blocks: [2, N] the depth at which each row's block begins and that behind its end, `NEVER` and 0 for a row without;
+            None where no row has one.
     """
 
     pass_: Pass
@@ -87,6 +91,7 @@ class TreeLayout:
     device: torch.device
     content_index: tuple[IntArray, ...]
     previous: IntArray
+    blocks: IntArray | None
 
     @classmethod
     def build(cls, pass_: Pass, kept: KeptPaths | None, device: torch.device) -> TreeLayout:
@@ -94,13 +99,11 @@ class TreeLayout:
 
         Raises:
             ValueError: a job continues a content elsewhere than at the end of a tile, or has rows after the cut while
-                content is missing.
+                content is missing; or the rows of a block do not lie one behind another in a content.
         """
-        if (pass_.block >= 0).any():
-            raise ValueError("tree attention does not place blocks of rows that see each other")
         stored = kept.stored if kept else 0
         content_index = tuple(_content_rows(pass_, kept, job, stored) for job in range(len(pass_.segments)))
-        return cls(pass_, kept, device, content_index, _previous(pass_, kept, stored))
+        return cls(pass_, kept, device, content_index, _previous(pass_, kept, stored), _blocks(pass_))
 
     @cached_property
     def on_device(self) -> dict[str, Tensor]:
@@ -181,6 +184,22 @@ def _previous(pass_: Pass, kept: KeptPaths | None, stored: int) -> IntArray:
         roots = start + np.flatnonzero(pass_.parent[start:stop] < 0)
         previous[roots] = last
     return previous
+
+
+def _blocks(pass_: Pass) -> IntArray | None:
+    rows = np.flatnonzero(pass_.block >= 0)
+    if not len(rows):
+        return None
+    job, block = pass_.job[rows], pass_.block[rows]
+    begins = np.concatenate(([True], (np.diff(rows) != 1) | (np.diff(job) != 0) | (np.diff(block) != 0)))
+    number = np.cumsum(begins) - 1
+    if len(np.unique(np.stack((job, block)), axis=1).T) < number[-1] + 1 or (pass_.depth[rows] >= pass_.cut[job]).any():
+        raise ValueError("the rows of a block have to lie one behind another in a content")
+    found = np.zeros((2, pass_.rows), np.int32)
+    found[0] = NEVER
+    first = pass_.depth[rows[begins]]
+    found[:, rows] = first[number], (first + np.bincount(number))[number]
+    return found
 
 
 def _path_tiles(layout: TreeLayout) -> list[PathTiles]:

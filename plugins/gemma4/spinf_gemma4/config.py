@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from spinf_core.errors import SetupError
+
+if TYPE_CHECKING:
+    from spinf_core.nn.attention import Blocks
 
 
 @attrs.frozen(kw_only=True)
@@ -18,6 +21,7 @@ class LayerConfig:
         kind: `sliding_attention` or `full_attention`.
         head_dim, kv_heads: of this layer.
         window: rows of depth that a sliding layer sees; None on a full one.
+        blocks: what the rows of an image see of it.
         keys_as_values: whether values are the key projection's own output.
         source: the layer whose keys and values this one uses; None where it has its own.
         intermediate_size: of its feed-forward.
@@ -27,6 +31,7 @@ class LayerConfig:
     head_dim: int
     kv_heads: int
     window: int | None
+    blocks: Blocks
     keys_as_values: bool
     source: int | None
     intermediate_size: int
@@ -107,7 +112,17 @@ def _layer(text: Any, number: int) -> LayerConfig:
         head_dim=own.head_dim,
         kv_heads=own.num_key_value_heads,
         window=text.sliding_window if sliding else None,
+        blocks=_blocks(text, sliding),
         keys_as_values=bool(text.attention_k_eq_v) and not sliding,
         source=source,
         intermediate_size=text.intermediate_size * (2 if text.use_double_wide_mlp and source is not None else 1),
     )
+
+
+def _blocks(text: Any, sliding: bool) -> Blocks:
+    """As transformers' masks have it: the unified model's images on every layer, the others' on sliding ones."""
+    if text.use_bidirectional_attention != "vision":
+        return "apart"
+    if "unified" in text.model_type:
+        return "whole"
+    return "windowed" if sliding else "apart"

@@ -74,7 +74,16 @@ class Attention:
         projected = self.projections.parts(x, self.sizes)
         q, *own = turned_heads(projected, layer.head_dim, tables, self.q_norm, self.k_norm, self.v_norm)
         keys, values = shared if shared is not None else (own[0], own[1])
-        mixed = attention(q, keys, values, scale=1.0, window=layer.window, past=past, output=self.out.input_format)
+        mixed = attention(
+            q,
+            keys,
+            values,
+            scale=1.0,
+            window=layer.window,
+            blocks=layer.blocks,
+            past=past,
+            output=self.out.input_format,
+        )
         mixed = mixed.view(len(x), -1)
         return self.out(mixed if wanted is None else select_rows(mixed, wanted)), (keys, values)
 

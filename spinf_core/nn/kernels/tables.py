@@ -30,6 +30,8 @@ class TileTables:
             `PATH_TILE` tokens of up to `SLOTS` different paths, so that each row sees keys of one slot of one step at a time.
         step_paths: [S, STEP_KEYS] the path that each key is read for. stretch: [S] its number, from 0 at the cut.
         row_path: [N] the path that a row reads, `UNUSED` in a content. depth: [N] of the pass.
+        blocks: [2, N] see `TreeLayout.blocks`. block_keys: [A] keys of each tile where the rows of a block see each other.
+            Both None where no row has a block.
     """
 
     tiles: Tensor
@@ -40,12 +42,17 @@ class TileTables:
     stretch: Tensor
     row_path: Tensor
     depth: Tensor
+    blocks: Tensor | None = None
+    block_keys: Tensor | None = None
 
 
 def tile_arrays(layout: TreeLayout) -> dict[str, IntArray]:
     """The tables of a pass by their names, on the host."""
     tiles, content_keys = _content(layout)
     arrays = {"tiles": tiles, "content_keys": content_keys, "depth": layout.pass_.depth}
+    if layout.blocks is not None:
+        last = np.maximum.reduceat(layout.blocks[1], tiles[0])
+        arrays |= {"blocks": layout.blocks, "block_keys": np.maximum(tiles[3], last)}
     return arrays | _steps(layout, tiles)
 
 
@@ -57,8 +64,10 @@ def tile_tables(layout: TreeLayout) -> TileTables:
 def with_room(arrays: dict[str, IntArray]) -> dict[str, IntArray]:
     """The same with room for as many tiles as passes of this kind may need, a power of two; tiles too many have no rows."""
     padded = dict(arrays)
-    for name, axis, filler in (("tiles", 1, 0), ("step_keys", 0, UNUSED), ("step_paths", 0, UNUSED), ("stretch", 0, 0)):
-        array = arrays[name]
+    fillers = (("tiles", 1, 0), ("block_keys", 0, 0), ("step_keys", 0, UNUSED), ("step_paths", 0, UNUSED), ("stretch", 0, 0))
+    for name, axis, filler in fillers:
+        if (array := arrays.get(name)) is None:
+            continue
         count = array.shape[axis]
         shape = list(array.shape)
         shape[axis] = max(LEAST_ROOM, 1 << max(count - 1, 0).bit_length())

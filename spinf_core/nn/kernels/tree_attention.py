@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from spinf_core.errors import SetupError
+from spinf_core.nn.attention import Blocks
 from spinf_core.nn.kernels.formats import scaling, stored
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_tables
 from spinf_core.nn.layout import PATH_TILE, TreeLayout
@@ -47,19 +48,23 @@ def _soften(scores, values, highest, total, mixed, scale, UPCAST: tl.constexpr):
 
 
 @triton.jit
-def _scores(q_tile, k_tile, UPCAST: tl.constexpr):
+def _scores(q_tile, k_tile, narrow, CAPPED: tl.constexpr, UPCAST: tl.constexpr):
+    """q kᵀ, or tanh(q kᵀ · narrow)."""
     if UPCAST:
         q_tile, k_tile = q_tile.to(tl.float32), k_tile.to(tl.float32)
-    return tl.dot(q_tile, tl.trans(k_tile), input_precision="tf32x3")
+    scores = tl.dot(q_tile, tl.trans(k_tile), input_precision="tf32x3")
+    if CAPPED:
+        scores = 1 - 2 / (tl.exp(2 * scores * narrow) + 1)
+    return scores
 
 
 @triton.jit
 def _content_block(
-    number, q_tile, q_depth, count, seen, k, v, keys, key, kv_head, scale, highest, total, mixed,
+    number, q_tile, low, count, seen, k, v, keys, key, kv_head, narrow, scale, highest, total, mixed,
     K: tl.constexpr, D: tl.constexpr, D_BLOCK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
-    IN_PLACE: tl.constexpr, TILED: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
+    CAPPED: tl.constexpr, IN_PLACE: tl.constexpr, TILED: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """The block of keys that begins with key `number` of the tile's content."""
+    """The block of keys that begins with key `number` of the tile's content, of which lanes see [low, seen)."""
     numbers = number + tl.arange(0, BLOCK)
     here = numbers < count
     if TILED:
@@ -74,17 +79,17 @@ def _content_block(
         inside = here[:, None] & (columns < D)[None, :]
         k_tile = tl.load(k + at, mask=inside, other=0.0)
         v_tile = tl.load(v + at, mask=inside, other=0.0)
-    scores = _scores(q_tile, k_tile, UPCAST)
+    scores = _scores(q_tile, k_tile, narrow, CAPPED, UPCAST)
     if MASKED:
         visible = here[None, :] & (numbers[None, :] < seen[:, None])
         if WINDOW > 0:
-            visible = visible & (q_depth[:, None] - numbers[None, :] < WINDOW)
+            visible = visible & (numbers[None, :] >= low[:, None])
         scores = tl.where(visible, scores, float("-inf"))
     return _soften(scores, v_tile, highest, total, mixed, scale, UPCAST)
 
 
 # What differs from pass to pass must not compile a kernel anew.
-@triton.jit(do_not_specialize=["tiles"])
+@triton.jit(do_not_specialize=["tiles", "rows_of_pass"])
 def _attend(
     q,  # [N, H, D]
     k,  # [·, K, D]
@@ -99,8 +104,12 @@ def _attend(
     stretch,
     row_path,
     depth,
+    blocks,
+    block_keys,
+    rows_of_pass,  # N
     tiles,
-    scale,  # of the products, times log2(e)
+    narrow,  # of the products where they are capped
+    scale,  # of the products or their tanh, times log2(e)
     out_scale,
     H: tl.constexpr,
     K: tl.constexpr,
@@ -113,6 +122,9 @@ def _attend(
     STEP_KEYS: tl.constexpr,
     STRETCH: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
+    BLOCKS: tl.constexpr,  # whether the rows of a block see each other …
+    WHOLE: tl.constexpr,  # … past the window too
+    CAPPED: tl.constexpr,
     IN_PLACE: tl.constexpr,
     TILED: tl.constexpr,
     SCALED: tl.constexpr,
@@ -132,7 +144,7 @@ def _attend(
     used = lane < rows
     row = tl.load(table + tile) + tl.where(used, lane, 0)
     key = tl.load(table + 2 * tiles + tile)
-    count = tl.load(table + 3 * tiles + tile)
+    count = tl.load(block_keys + tile) if BLOCKS else tl.load(table + 3 * tiles + tile)
     first_seen = tl.load(table + 4 * tiles + tile)
     step = tl.load(table + 5 * tiles + tile)
     steps = tl.load(table + 6 * tiles + tile)
@@ -142,31 +154,34 @@ def _attend(
     q_tile = tl.load(q + q_at, mask=inside, other=0.0)
     q_depth = tl.load(depth + row)
     seen = first_seen + lane
+    low = q_depth - WINDOW + 1
+    if BLOCKS:
+        seen = tl.maximum(seen, tl.load(blocks + rows_of_pass + row))
+        if WHOLE:
+            low = tl.minimum(low, tl.load(blocks + row))
 
     highest = tl.full((T * FOLD,), float("-inf"), tl.float32)
     total = tl.zeros((T * FOLD,), tl.float32)
     mixed = tl.zeros((T * FOLD, D_BLOCK), tl.float32)
     all_from = 0  # all lanes see the keys from here on …
     if WINDOW > 0:
-        first = tl.maximum(tl.min(q_depth) - WINDOW + 1, 0) // BLOCK * BLOCK
-        all_from = tl.minimum(
-            tl.cdiv(tl.maximum(tl.max(q_depth) - WINDOW + 1, 0), BLOCK) * BLOCK, tl.cdiv(count, BLOCK) * BLOCK
-        )
+        first = tl.maximum(tl.min(low), 0) // BLOCK * BLOCK
+        all_from = tl.minimum(tl.cdiv(tl.maximum(tl.max(low), 0), BLOCK) * BLOCK, tl.cdiv(count, BLOCK) * BLOCK)
         for number in range(first, all_from, BLOCK):
             highest, total, mixed = _content_block(
-                number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
-                highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
+                number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
+                highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
             )  # fmt: skip
     all_to = tl.minimum(first_seen, count) // BLOCK * BLOCK  # … to here
     for number in range(all_from, all_to, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
-            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, False, UPCAST,
+            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
+            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, False, UPCAST,
         )  # fmt: skip
     for number in range(tl.maximum(all_from, all_to), count, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, q_depth, count, seen, content_k, content_v, content_keys, key, kv_head, scale,
-            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, IN_PLACE, TILED, True, UPCAST,
+            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
+            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
         )  # fmt: skip
 
     path = tl.load(row_path + row)
@@ -181,7 +196,7 @@ def _attend(
         here = present[:, None] & (columns < D)[None, :]
         k_tile = tl.load(k + k_at, mask=here, other=0.0)
         v_tile = tl.load(v + k_at, mask=here, other=0.0)
-        scores = _scores(q_tile, k_tile, UPCAST)
+        scores = _scores(q_tile, k_tile, narrow, CAPPED, UPCAST)
         visible = present[None, :] & (key_path[None, :] == path[:, None]) & (key_after[None, :] <= after[:, None])
         if WINDOW > 0:
             visible = visible & (after[:, None] - key_after[None, :] < WINDOW)
@@ -212,6 +227,8 @@ class TritonTreeAttention:
         *,
         scale: float,
         window: int | None = None,
+        blocks: Blocks = "apart",
+        softcap: float | None = None,
         past: tuple[Tensor, Tensor] | None = None,
         output: InputFormat | None = None,
     ) -> Tensor:
@@ -242,8 +259,12 @@ class TritonTreeAttention:
             tables.stretch,
             tables.row_path,
             tables.depth,
+            tables.depth if tables.blocks is None else tables.blocks,
+            tables.depth if tables.block_keys is None else tables.block_keys,
+            len(q),
             tiles,
-            scale * math.log2(math.e),
+            0.0 if softcap is None else scale / softcap,
+            (scale if softcap is None else softcap) * math.log2(math.e),
             out_scale,
             H=heads,
             K=kv_heads,
@@ -256,6 +277,9 @@ class TritonTreeAttention:
             STEP_KEYS=STEP_KEYS,
             STRETCH=PATH_TILE,
             WINDOW=window or 0,
+            BLOCKS=blocks != "apart" and tables.blocks is not None,
+            WHOLE=blocks == "whole",
+            CAPPED=softcap is not None,
             IN_PLACE=tables.in_place,
             TILED=tiled,
             SCALED=scaled,
