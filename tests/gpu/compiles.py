@@ -1,0 +1,90 @@
+"""Whether the large kernels compile and fit on cards that are not here: python tests/gpu/compiles.py
+
+Needs no GPU, only Triton. Prints a table of the shared memory that each takes, and exits 1 if one takes more than the card has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from spinf_core.nn.kernels import delta
+from spinf_core.nn.kernels.tables import STEP_KEYS
+from spinf_core.nn.kernels.tree_attention import _attend, tile_shape
+from spinf_core.nn.layout import PATH_TILE
+from spinf_core.stack import CONTENT_TILE
+
+CARDS = {"A100": (80, 166_912), "L40S": (89, 101_376), "H200": (90, 232_448)}
+HEADS = {  # query heads, key heads, width, window
+    "SmolLM2": (9, 3, 64, 0),
+    "Gemma 4 12B, sliding": (16, 8, 256, 1024),
+    "Gemma 4 12B, full": (16, 1, 512, 0),
+    "Qwen3.5 27B": (24, 4, 256, 0),
+}
+NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+
+def shared_bytes(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any], **options: int) -> int:
+    signature = {name: "constexpr" if name in constants else types.get(name, "*i32") for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, constants, {})
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    return int(compiled.metadata.shared)
+
+
+def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, images: bool) -> int:
+    heads, kv_heads, width, window = HEADS[model]
+    shape = tile_shape(heads // kv_heads, width, dtype, room)
+    name = NAMES[dtype]
+    types = dict.fromkeys(("q", "k", "v", "out"), f"*{name}")
+    types |= dict.fromkeys(("content_k", "content_v"), f"tensordesc<{name}[{shape.keys}, {width}]>")
+    types |= dict.fromkeys(("narrow", "scale", "out_scale"), "fp32") | dict.fromkeys(("tiles", "rows_of_pass"), "i32")
+    constants = {"H": heads, "K": kv_heads, "D": width, "D_BLOCK": width, "WINDOW": window, "BLOCKS": images, "WHOLE": images}
+    constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold, "BLOCK": shape.keys}
+    constants |= {"STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE, "IN_PLACE": True, "TILED": True}
+    constants |= {"CAPPED": images, "SCALED": 0, "LARGEST": 1.0, "UPCAST": False}
+    return shared_bytes(_attend, capability, types, constants, num_warps=shape.warps, num_stages=shape.stages)
+
+
+def gated_delta(capability: int) -> Iterator[tuple[str, int]]:
+    floats = ("q", "k", "v", "g", "beta", "out", "past", "states", "inverse", "seen")
+    types = dict.fromkeys(floats, "*fp32") | dict.fromkeys(("head0", "heads"), "i32")
+    shape = {"K": 16, "V": 48, "DK": 128, "T": CONTENT_TILE}
+    value = {"DV": 128}
+    prepare = shape | {"PART": delta.PREPARE_PART}
+    yield "prepare", shared_bytes(delta._prepare, capability, types, prepare, num_warps=delta.PREPARE_WARPS, num_stages=1)
+    scan = shape | value | {"BLOCK": delta.SCAN_COLUMNS, "PART": delta.SCAN_PART}
+    yield "scan", shared_bytes(delta._scan, capability, types, scan, num_warps=delta.SCAN_WARPS, num_stages=1)
+    walk = shape | value | {"BLOCK": delta.WALK_COLUMNS}
+    walk.pop("T")
+    yield "walk", shared_bytes(delta._walk, capability, types, walk, num_warps=delta.WALK_WARPS)
+
+
+def kernels(capability: int, room: int) -> Iterator[tuple[str, int]]:
+    for model in HEADS:
+        for dtype, name in NAMES.items():
+            if (capability, model, dtype) == (89, "Gemma 4 12B, full", torch.float32):
+                continue  # refused by name
+            yield f"attention, {model}, {name}", attention(capability, room, model, dtype, images=False)
+        yield f"attention, {model}, bf16, images and a cap", attention(capability, room, model, torch.bfloat16, images=True)
+    for name, found in gated_delta(capability):
+        yield f"gated delta, {name}", found
+
+
+def main() -> int:
+    failed = 0
+    for card, (capability, room) in CARDS.items():
+        for what, taken in kernels(capability, room):
+            verdict = "ok" if taken <= room else "FAILED"
+            failed += verdict != "ok"
+            print(f"{card:6}{what:58}{taken:9,} of {room:,} bytes  {verdict}", flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
