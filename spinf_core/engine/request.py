@@ -94,6 +94,7 @@ class Ticket(Work):
         self.accepted = self.ready = self.started = time.perf_counter()
         self.begun = False
         self._opened = False
+        self._early = True
         self._expected = self._budget = self._max_rows = 0
         self._input_rows = self._held_rows = 0
         self._runs: list[JobRun] = []
@@ -103,15 +104,19 @@ class Ticket(Work):
         self._held: list[Job] = []  # until there are enough of them
         self._waiting: deque[Job] = deque()  # for a pass
 
-    def begin(self, floors: Floors, own_floors: list[int], inputs: int, budget: int, max_rows: int) -> None:
+    def begin(
+        self, floors: Floors, own_floors: list[int], inputs: int, budget: int, max_rows: int, *, early: bool = True
+    ) -> None:
         """Prepare for a number of inputs.
 
         Args:
             floors: of the request. own_floors: numbers of those that it reads by itself, in a job of their own.
             inputs: that will be added.
             budget: rows of a shared pass. max_rows: rows of the largest job that runs alone.
+            early: whether inputs may run before the last is compiled: when they do, and so what shares a pass, is then chance.
         """
         self.wanted = floors
+        self._early = early
         self._expected, self._budget, self._max_rows = inputs, budget, max_rows
         self._own_floors = own_floors
         if own_floors:
@@ -141,7 +146,7 @@ class Ticket(Work):
         self._held_rows += job.rows
 
     def _worth_a_pass(self) -> bool:
-        if self._held_rows < self._budget // LEAST_SHARE:
+        if not self._early or self._held_rows < self._budget // LEAST_SHARE:
             return False
         if self._opened:
             return self.begun  # what comes before the first pass is formed would make that larger than it need be

@@ -202,8 +202,9 @@ class ScoringService:
             ticket.parsed, ticket.packs = with_packs(parsed, self.packs)
             compilation = self._compiler.begin(ticket.parsed)
             floors = compilation.floors
-            own_floors = [] if self._desk is not None else list(range(len(floors)))
-            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows)
+            shared = self._desk is not None  # else scores depend on what shares a pass, which is then made to recur
+            own_floors = [] if shared else list(range(len(floors)))
+            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows, early=shared)
             with self._changed:
                 if self._desk is not None and ticket in self._open:
                     self._desk.order(ticket, floors)
