@@ -63,7 +63,8 @@ class Ticket(Work):
     """A request that was accepted. Its parts may run while later inputs are compiled.
 
     A pass of its own begins with as many inputs as would be left over for the last one, so that beginning early makes no pass
-    more, and a request of one pass waits until it is whole. What follows comes in stretches that are worth a pass.
+    more where inputs are of one size, and about one at most where they are not; a request of one pass waits until it is
+    whole. What follows comes in stretches that are worth a pass.
 
     Attributes:
         id: of the response.
@@ -191,7 +192,10 @@ class Ticket(Work):
         return self.wanted is not None and len(self.floors) == len(self.wanted)
 
     def inputs_to_answer(self) -> list[int]:
-        """Numbers of the inputs that were read, have finite scores, and have no answer yet."""
+        """Numbers of the inputs that were read and have no answer yet; none while a floor is missing, nor where a score that
+        the answer holds is not finite."""
+        if not (self.floors_complete and all(score.finite for score in self.floors.values())):
+            return []
         inputs = (n for n, run in enumerate(self._runs) if n not in self.answers and run.complete)
         return [n for n in inputs if all(score.finite for score in self._runs[n].scores())]
 
