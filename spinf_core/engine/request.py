@@ -63,7 +63,8 @@ class Ticket(Work):
     """A request that was accepted. Its parts may run while later inputs are compiled.
 
     A pass of its own begins with as many inputs as would be left over for the last one, so that beginning early makes no pass
-    more, and a request of one pass waits until it is whole. What follows comes in stretches that are worth a pass.
+    more where inputs are of one size, and about one at most where they are not; a request of one pass waits until it is
+    whole. What follows comes in stretches that are worth a pass.
 
     Attributes:
         id: of the response.
@@ -94,6 +95,7 @@ class Ticket(Work):
         self.accepted = self.ready = self.started = time.perf_counter()
         self.begun = False
         self._opened = False
+        self._early = True
         self._expected = self._budget = self._max_rows = 0
         self._input_rows = self._held_rows = 0
         self._runs: list[JobRun] = []
@@ -103,15 +105,19 @@ class Ticket(Work):
         self._held: list[Job] = []  # until there are enough of them
         self._waiting: deque[Job] = deque()  # for a pass
 
-    def begin(self, floors: Floors, own_floors: list[int], inputs: int, budget: int, max_rows: int) -> None:
+    def begin(
+        self, floors: Floors, own_floors: list[int], inputs: int, budget: int, max_rows: int, *, early: bool = True
+    ) -> None:
         """Prepare for a number of inputs.
 
         Args:
             floors: of the request. own_floors: numbers of those that it reads by itself, in a job of their own.
             inputs: that will be added.
             budget: rows of a shared pass. max_rows: rows of the largest job that runs alone.
+            early: whether inputs may run before the last is compiled: when they do, and so what shares a pass, is then chance.
         """
         self.wanted = floors
+        self._early = early
         self._expected, self._budget, self._max_rows = inputs, budget, max_rows
         self._own_floors = own_floors
         if own_floors:
@@ -141,7 +147,7 @@ class Ticket(Work):
         self._held_rows += job.rows
 
     def _worth_a_pass(self) -> bool:
-        if self._held_rows < self._budget // LEAST_SHARE:
+        if not self._early or self._held_rows < self._budget // LEAST_SHARE:
             return False
         if self._opened:
             return self.begun  # what comes before the first pass is formed would make that larger than it need be
@@ -186,7 +192,10 @@ class Ticket(Work):
         return self.wanted is not None and len(self.floors) == len(self.wanted)
 
     def inputs_to_answer(self) -> list[int]:
-        """Numbers of the inputs that were read, have finite scores, and have no answer yet."""
+        """Numbers of the inputs that were read and have no answer yet; none while a floor is missing, nor where a score that
+        the answer holds is not finite."""
+        if not (self.floors_complete and all(score.finite for score in self.floors.values())):
+            return []
         inputs = (n for n, run in enumerate(self._runs) if n not in self.answers and run.complete)
         return [n for n in inputs if all(score.finite for score in self._runs[n].scores())]
 

@@ -202,8 +202,9 @@ class ScoringService:
             ticket.parsed, ticket.packs = with_packs(parsed, self.packs)
             compilation = self._compiler.begin(ticket.parsed)
             floors = compilation.floors
-            own_floors = [] if self._desk is not None else list(range(len(floors)))
-            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows)
+            shared = self._desk is not None  # else scores depend on what shares a pass, which is then made to recur
+            own_floors = [] if shared else list(range(len(floors)))
+            ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows, early=shared)
             with self._changed:
                 if self._desk is not None and ticket in self._open:
                     self._desk.order(ticket, floors)
@@ -238,7 +239,7 @@ class ScoringService:
     def _begin_response(self, ticket: Ticket) -> None:
         """Make the results of the inputs that are in, while the device runs the others."""
         with self._failing(ticket):
-            for number in ticket.inputs_to_answer() if ticket.floors_complete else ():
+            for number in ticket.inputs_to_answer():
                 answer = input_answer(ticket, number)
                 if ticket.as_json:
                     answer.result.json  # noqa: B018 - kept for the response

@@ -63,6 +63,12 @@ def test_gated_activation(dtype: torch.dtype, output: InputFormat | None, kind: 
     close(rows.gated(gate, up, kind == "gelu_tanh", output), activation.gated(gate, up, kind, output), dtype)
 
 
+@pytest.mark.parametrize("output", FORMATS)
+def test_what_is_not_a_number_stays_so(output: InputFormat | None) -> None:
+    gate = torch.full((1, 16), torch.nan)
+    assert rows.gated(gate, torch.ones(1, 16), False, output).isnan().all()
+
+
 @pytest.mark.parametrize("value", [-1e4, -90.0, -0.0, 90.0, 1e4])
 @pytest.mark.parametrize("kind", ["silu", "gelu_tanh"])
 def test_gated_activation_is_finite_far_out(value: float, kind: Literal["silu", "gelu_tanh"]) -> None:

@@ -107,15 +107,14 @@ def results_of(start: Start, body: dict[str, Any]) -> ScoreResponse:
     return service.score(body)
 
 
-@pytest.mark.parametrize("invariant", [True, False])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("body", [large_body(), large_body(empty_floor=False), with_a_question_of_the_last_input()])
 def test_a_pass_runs_before_the_last_input_is_compiled_and_no_bit_changes(
-    body: dict[str, Any], share: bool, invariant: bool, start: Start, monkeypatch: pytest.MonkeyPatch
+    body: dict[str, Any], share: bool, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = results_of(start, body)
     pause = Pause(monkeypatch, before=INPUTS - 1)
-    service, model = start(invariant=invariant, engine__share_passes=share)
+    service, model = start(engine__share_passes=share)
     ticket = service.submit(body)
     assert pause.reached.wait(20)
     assert model.entered.wait(20)
@@ -123,6 +122,24 @@ def test_a_pass_runs_before_the_last_input_is_compiled_and_no_bit_changes(
     response = ticket.future.result(20)
     assert response.results == expected.results
     assert response.usage.prompt_tokens == expected.usage.prompt_tokens
+
+
+def test_scores_that_depend_on_the_packing_do_not_depend_on_how_long_compiling_takes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is not invariant is given the same passes for the same request."""
+    service, model = start(invariant=False)
+    service.score(large_body())
+    expected = [*model.passes]
+    model.passes.clear()
+    model.entered.clear()
+    pause = Pause(monkeypatch, before=INPUTS - 1)
+    ticket = service.submit(large_body())
+    assert pause.reached.wait(20)
+    assert not model.entered.wait(0.1)
+    pause.over.set()
+    ticket.future.result(20)
+    assert model.passes == expected
 
 
 def test_a_request_of_one_pass_waits_until_it_is_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

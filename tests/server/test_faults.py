@@ -296,3 +296,23 @@ def test_the_results_of_an_input_are_made_once(service: ScoringService, monkeypa
     monkeypatch.setattr(Ticket, "inputs_to_answer", counted)
     assert len(service.score(body).results) == 60
     assert len(asked) < 120
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_floor_that_is_not_a_number_is_told_as_such(
+    service: ScoringService, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    """Also where the results of the first inputs could be written before the last one is read."""
+    forward = ToyModel.forward
+
+    def poisoned(self: ToyModel, pass_: Any, past: Any = None, keep: Any = None) -> Any:
+        hidden, state = forward(self, pass_, past, keep)
+        without_content = pass_.cut[pass_.job[pass_.reads]] == 0
+        return hidden.masked_fill(torch.from_numpy(without_content)[:, None], torch.nan), state
+
+    monkeypatch.setattr(ToyModel, "forward", poisoned)
+    body = request_body()
+    del body["messages"]
+    body["inputs"] = [{"messages": [{"role": "user", "content": "The gate in the north wing is red. " * 2}]}] * 60
+    with pytest.raises(Rejected, match="a score that is not a number"):
+        service.submit(body, as_json=as_json).future.result(20)

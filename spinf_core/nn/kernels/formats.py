@@ -30,5 +30,7 @@ def stored(x, scale, dtype: tl.constexpr, SCALED: tl.constexpr, LARGEST: tl.cons
     elif SCALED == 2:
         x = x.to(tl.float32) * scale
     if SCALED > 0:
-        x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
+        # As torch clamps: what is not a number stays so, or a broken pass would give scores that look sound.
+        x = tl.maximum(x, -LARGEST, propagate_nan=tl.PropagateNan.ALL)
+        x = tl.minimum(x, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     return x.to(dtype)
