@@ -208,11 +208,11 @@ def _path_tiles(layout: TreeLayout) -> list[PathTiles]:
 def _paths(layout: TreeLayout, ends: IntArray, depth: IntArray, width: int) -> IntArray:
     """[B, width] the rows after the cut on the path of each end, by depth, in the joint space."""
     stored, pass_ = layout.stored, layout.pass_
-    before = np.append(np.maximum(layout.previous - stored, UNUSED), UNUSED)  # the last entry answers for `UNUSED`
+    before = np.append(np.maximum(layout.previous - stored, UNUSED), np.int32(UNUSED))  # the last entry answers for `UNUSED`
     back = np.empty((width, len(ends)), np.int32)
     back[0] = ends
     for step in range(1, width):
-        back[step] = before[back[step - 1]]
+        before.take(back[step - 1], out=back[step], mode="wrap")
     steps = depth[:, None] - np.arange(width)
     paths = np.where(steps >= 0, back[steps, np.arange(len(ends))[:, None]], UNUSED)
     if layout.kept is not None:
