@@ -11,6 +11,8 @@ from spinf_core.limits import Limits
 from spinf_core.protocol import ParsedQuery
 
 MOST_BYTES = 32 << 20
+MOST_SEEN = 10_000
+"""Hashes of keys that came once."""
 
 _QUESTION = 1500  # bytes of a question beside its text and tokens: its objects here, its floor's, its place in the key
 _TOKEN = 16
@@ -33,7 +35,9 @@ def asked_key(lists: Iterable[tuple[ParsedQuery, ...]], limits: Limits) -> Hasha
 
 
 class KnownQuestions:
-    """Keeps what requests asked, least recently used out first. May be used from several threads.
+    """Keeps what is asked a second time, least recently used out first. May be used from several threads.
+
+    What is asked once is not kept: it would cost memory, and the collector of garbage time, for nothing.
 
     Args:
         max_bytes: about how much memory it may hold; what takes more than a quarter of that is not kept.
@@ -42,6 +46,7 @@ class KnownQuestions:
     def __init__(self, max_bytes: int = MOST_BYTES) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Hashable, tuple[AllAsked, int]] = OrderedDict()
+        self._seen: set[int] = set()
         self._bytes = 0
         self._lock = Lock()
 
@@ -63,7 +68,14 @@ class KnownQuestions:
             return known[0]
 
     def put(self, key: Hashable, asked: AllAsked) -> None:
-        """Keep what the key's queries ask."""
+        """Keep what the key's queries ask, if somebody has asked it before."""
+        seen = hash(key)
+        with self._lock:
+            if seen not in self._seen:
+                if len(self._seen) >= MOST_SEEN:
+                    self._seen.clear()
+                self._seen.add(seen)
+                return
         size = _size(asked)
         if size > self._max_bytes // 4:
             return
