@@ -70,3 +70,16 @@ class Asked:
             heads=tuple(dict.fromkeys(template.head for template in templates)),
             rests=tuple((template.head, template.ids[template.head_tokens :]) for template in templates),
         )
+
+
+@attrs.frozen(eq=False)
+class AllAsked:
+    """What a request asks, whatever its contents are.
+
+    Attributes:
+        floors: of all its questions.
+        lists: what is asked by each distinct list of queries, in the order in which its inputs first have them.
+    """
+
+    floors: Floors
+    lists: tuple[Asked, ...]

@@ -5,16 +5,17 @@ Whatever can be refused is refused before the first input is compiled, so that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
-from spinf_core.compiler.asked import Asked, Prompt
+from spinf_core.compiler.asked import AllAsked, Asked, Prompt
 from spinf_core.compiler.content import Content, Joiner, cut_contents, merges_uncut
 from spinf_core.compiler.floors import Floors
 from spinf_core.compiler.jobs import Job, build_job
+from spinf_core.compiler.known import KnownQuestions, asked_key
 from spinf_core.compiler.options import OptionCompiler, OptionPlan, ending
-from spinf_core.compiler.questions import KeptQuestions, QuestionCompiler, Questions, nothing_to_read
+from spinf_core.compiler.questions import KeptQuestions, QuestionCompiler, nothing_to_read
 from spinf_core.compiler.words import KnownWords, WordEncoder
 from spinf_core.errors import Rejected
 from spinf_core.limits import Limits
@@ -45,7 +46,8 @@ class CompiledRequest:
 class Compiler:
     """Compiles requests for one model. May be used from several threads.
 
-    The queries of packs, which come again with every request that names the pack, are compiled once and kept.
+    The queries of packs, which come again with every request that names the pack, are compiled once and kept. What recent
+    requests asked is kept too, for those that ask exactly the same of other contents.
 
     Args:
         tokenizer: the model's.
@@ -58,6 +60,7 @@ class Compiler:
         self._max_rows = max_rows
         self._kept = KeptQuestions(tokenizer, max_rows, limits)
         self._words = KnownWords()
+        self._known = KnownQuestions()
 
     def keep(self, queries: Iterable[ParsedQuery]) -> None:
         """Compile the queries of a pack before anybody asks for them.
@@ -74,7 +77,8 @@ class Compiler:
             Rejected: what only a tokenizer can tell: `option_boundary`, `option_too_long`, `template_too_long`,
                 `content_too_long`, `request_too_large`, or `invalid_field` for a prompt with nothing to read.
         """
-        return Compilation(self._tokenizer, self._max_rows, request, self._kept, WordEncoder(self._tokenizer, self._words))
+        words = WordEncoder(self._tokenizer, self._words)
+        return Compilation(self._tokenizer, self._max_rows, request, self._kept, self._known, words)
 
     def compile(self, request: ParsedRequest) -> CompiledRequest:
         """Compile a request whole.
@@ -113,7 +117,13 @@ class Compilation:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, max_rows: int, request: ParsedRequest, kept: KeptQuestions, words: WordEncoder
+        self,
+        tokenizer: Tokenizer,
+        max_rows: int,
+        request: ParsedRequest,
+        kept: KeptQuestions,
+        known: KnownQuestions,
+        words: WordEncoder,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_rows = max_rows
@@ -123,9 +133,14 @@ class Compilation:
         self._bos = () if tokenizer.bos is None else (tokenizer.bos,)
         options = OptionCompiler(tokenizer, request.limits)
         self._own = QuestionCompiler(tokenizer, options, max_rows, request.limits.max_query_tokens)
-        questions = self._questions()
-        self.floors = Floors.of((each for some in questions.values() for each in some), self._bos)
-        self._accepted = self._accept(questions, self._contents())
+        lists = {_identity(entry): entry.queries for entry in request.inputs}
+        key = asked_key(lists.values(), request.limits)
+        asked = known.get(key)
+        if asked is None:
+            asked = self._ask(lists.values())
+            known.put(key, asked)
+        self.floors = asked.floors
+        self._accepted = self._accept(dict(zip(lists, asked.lists, strict=True)), self._contents())
         self._made: list[CompiledInput] = []
         self._check_size()
 
@@ -138,14 +153,15 @@ class Compilation:
         yield from self._made
         yield from map(self._compile, self._accepted[len(self._made) :])
 
-    def _questions(self) -> dict[int, Questions]:
+    def _ask(self, lists: Collection[tuple[ParsedQuery, ...]]) -> AllAsked:
         """Everything about the queries that no content changes: done once, whatever the number of inputs."""
-        queries = {id(query): query for entry in self._request.inputs for query in entry.queries}.values()
+        queries = {id(query): query for some in lists for query in some}.values()
         own = [query for query in queries if query.pack is None]
         packs = [query for query in queries if query.pack is not None]
         found = dict(zip(map(id, own), self._own.compile(own, self._words), strict=True))
         found |= zip(map(id, packs), self._kept.get(packs), strict=True)
-        return {id(query): found[id(query)] for query in queries}
+        floors = Floors.of((each for query in queries for each in found[id(query)]), self._bos)
+        return AllAsked(floors, tuple(Asked.of(((query, found[id(query)]) for query in some), floors) for some in lists))
 
     def _contents(self) -> list[Content]:
         limit = self._request.limits.max_content_tokens
@@ -161,15 +177,9 @@ class Compilation:
                 )
         return cut_contents(texts, encoded, self._tokenizer)
 
-    def _accept(self, questions: dict[int, Questions], contents: list[Content]) -> list[_Accepted]:
+    def _accept(self, lists: dict[tuple[int, ...], Asked], contents: list[Content]) -> list[_Accepted]:
         entries = self._request.inputs
-        made: dict[tuple[int, ...], Asked] = {}
-        asked: list[Asked] = []
-        for entry in entries:
-            key = tuple(map(id, entry.queries))
-            if key not in made:
-                made[key] = Asked.of(((query, questions[id(query)]) for query in entry.queries), self.floors)
-            asked.append(made[key])
+        asked = [lists[_identity(entry)] for entry in entries]
         joiners = [Joiner(content, self._words) for content in contents]
         self._words.learn(
             word for joiner, each in zip(joiners, asked, strict=True) for head in each.heads for word in joiner.words(head)
@@ -236,6 +246,11 @@ class Compilation:
             if id(query) not in warned and merges_uncut(accepted.entry.content, question.template, self._words):
                 warned.add(id(query))
                 yield _join_warning(accepted.entry.id, query.id)
+
+
+def _identity(entry: ParsedInput) -> tuple[int, ...]:
+    """Which queries an input has."""
+    return tuple(map(id, entry.queries))
 
 
 def _join_warning(input_id: str, query_id: str) -> Warning:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import attrs
@@ -20,6 +21,9 @@ from spinf_core.engine.scorer import question_scores
 from spinf_core.packs.request import PackRun
 from spinf_core.protocol import ParsedRequest, ScoreResponse, Warning
 from spinf_core.protocol.response import InputResult
+
+Write = Callable[["Ticket", ScoreResponse], bytes]
+"""Writes a response as JSON, in which `InputResult.json` stands for each result."""
 
 LEAST_SHARE = 8
 """A request that is not whole lets inputs run from an eighth of a pass on: it takes longer than making the next pass does."""
@@ -68,7 +72,8 @@ class Ticket(Work):
 
     Attributes:
         id: of the response.
-        future: of the response. as_json: whether that will be sent as JSON.
+        future: of the response.
+        write: writes that as the JSON that will be sent. body: what it wrote, once the future has the response.
         parsed: None until it is. packs: that run on every input.
         wanted: its distinct floors; None until they are known.
         inputs: those compiled so far.
@@ -79,11 +84,12 @@ class Ticket(Work):
         begun: whether they have.
     """
 
-    def __init__(self, id_: str, *, as_json: bool = False) -> None:
+    def __init__(self, id_: str, *, write: Write | None = None) -> None:
         super().__init__(())
         self.id = id_
-        self.as_json = as_json
         self.future: Future[ScoreResponse] = Future()
+        self.write = write
+        self.body = b""
         self.parsed: ParsedRequest | None = None
         self.packs: tuple[PackRun, ...] = ()
         self.wanted: Floors | None = None

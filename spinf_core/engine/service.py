@@ -21,7 +21,7 @@ from spinf_core.engine.floors import FloorCache
 from spinf_core.engine.loading import Loaded
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.recovery import OutOfMemory, Recovery
-from spinf_core.engine.request import Ticket
+from spinf_core.engine.request import Ticket, Write
 from spinf_core.engine.results import input_answer, response
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.scorer import Scorer
@@ -104,7 +104,7 @@ class ScoringService:
         trusted: bool = False,
         missing_scoring: MissingScoring = "invalid_field",
         id_: str | None = None,
-        as_json: bool = False,
+        write: Write | None = None,
     ) -> Ticket:
         """Accept a request; its ticket's `future` gets the response, or the `Rejected` that refuses it.
 
@@ -113,12 +113,13 @@ class ScoringService:
             trusted: whether the body's own `limits` and `features` count.
             missing_scoring: the code for a body without `scoring`.
             id_: of the response; made where it is None.
-            as_json: whether the response will be sent as JSON, which is then written while the device runs.
+            write: writes the response as JSON, on a thread of the service's; the ticket's `body` holds it. What can be written
+                while the device runs is.
 
         Raises:
             Rejected: `concurrency_limit` where too many wait; `model_unavailable` where the service is closed or degraded.
         """
-        ticket = Ticket(id_ or request_id(), as_json=as_json)
+        ticket = Ticket(id_ or request_id(), write=write)
         with self._changed:
             if self._closing or self._degraded:
                 raise Rejected("model_unavailable", "the engine does not run any more; try another server", retry_after=30)
@@ -241,12 +242,14 @@ class ScoringService:
         with self._failing(ticket):
             for number in ticket.inputs_to_answer():
                 answer = input_answer(ticket, number)
-                if ticket.as_json:
+                if ticket.write is not None:
                     answer.result.json  # noqa: B018 - kept for the response
 
     def _respond(self, ticket: Ticket) -> None:
         with self._failing(ticket):
             result = response(ticket, self.loaded.id, self.loaded.fingerprint)
+            if ticket.write is not None:
+                ticket.body = ticket.write(ticket, result)
             with self._changed:
                 if ticket not in self._open:
                     return

@@ -227,16 +227,17 @@ def _path_tiles(layout: TreeLayout) -> list[PathTiles]:
 def _paths(layout: TreeLayout, ends: IntArray, depth: IntArray, width: int) -> IntArray:
     """[B, width] the rows after the cut on the path of each end, by depth, in the joint space."""
     stored, pass_ = layout.stored, layout.pass_
-    paths = np.full((len(ends), width), UNUSED, np.int32)
-    row, at = ends + stored, depth.copy()
-    live = np.arange(len(ends))
-    while len(live):
-        paths[live, at[live]] = row[live]
-        row[live] = layout.previous[row[live] - stored]
-        at[live] -= 1
-        live = live[(at[live] >= 0) & (row[live] >= stored)]
-    for index in np.flatnonzero(at >= 0):  # the rest of the path lies in the past
-        assert layout.kept is not None
-        tail = layout.kept.tails[pass_.base[pass_.job[ends[index]]]]
-        paths[index, : at[index] + 1] = tail[: at[index] + 1]
+    before = np.append(np.maximum(layout.previous - stored, UNUSED), np.int32(UNUSED))  # the last entry answers for `UNUSED`
+    back = np.empty((width, len(ends)), np.int32)
+    back[0] = ends
+    for step in range(1, width):
+        before.take(back[step - 1], out=back[step], mode="wrap")
+    steps = depth[:, None] - np.arange(width)
+    paths = np.where(steps >= 0, back[steps, np.arange(len(ends))[:, None]], UNUSED)
+    if layout.kept is not None:
+        past = (steps >= 0) & (paths == UNUSED)
+        paths[paths != UNUSED] += stored
+        for index in np.flatnonzero(past[:, 0]):
+            tail = layout.kept.tails[pass_.base[pass_.job[ends[index]]]]
+            paths[index, past[index]] = tail[: past[index].sum()]
     return paths

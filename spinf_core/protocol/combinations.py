@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -79,6 +79,13 @@ def expand(query: Query, template: Template, param: str) -> Sequence[Values]:
     if not placeholders and len(combinations) > 1:
         raise Rejected("invalid_field", f"{where}.1 is a second combination of a template without placeholders", f"{where}.1")
     return combinations
+
+
+def combinations_key(combinations: Sequence[Values]) -> Hashable:
+    """What is equal for the same combinations in the same order, their names in the same order too."""
+    if isinstance(combinations, Product):
+        return tuple(combinations.values.items())
+    return tuple(tuple(values.items()) for values in combinations)
 
 
 def _product(values: Mapping[str, tuple[str, ...]], placeholders: tuple[str, ...], param: str) -> Sequence[Values]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Literal
 
 import attrs
 
 from spinf_core.errors import Rejected
 from spinf_core.limits import Limits
-from spinf_core.protocol.combinations import Values, expand
+from spinf_core.protocol.combinations import Values, combinations_key, expand
 from spinf_core.protocol.features import Features
 from spinf_core.protocol.request import Calibration, Generate, Query, Scoring
 from spinf_core.protocol.templates import Template
@@ -73,6 +73,12 @@ class ParsedQuery:
     group: str | None
     extraction: Extraction | None
     pack: str | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for queries that are equal in every member, down to the order of their values."""
+        members = (self.id, self.param, self.kind, self.template, self.options, self.empty_floor, self.case_insensitive)
+        return *members, self.group, self.extraction, self.pack, combinations_key(self.combinations)
 
 
 def parse_queries(

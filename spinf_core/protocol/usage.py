@@ -23,6 +23,21 @@ def rounded(number: float) -> float:
     return round(number, DECIMALS) + 0.0  # + 0.0 turns -0.0 into 0.0
 
 
+def number_text(number: float) -> str:
+    """`rounded` as JSON writes it, in half the time.
+
+    Raises:
+        ValueError: see `rounded`.
+    """
+    if 1e-4 <= number < 1e9 or -1e9 < number <= -1e-4:  # of up to 15 digits, which `repr` would write with no exponent
+        text = f"{number:.{DECIMALS}f}"
+        if text[-1] != "0":
+            return text
+        text = text.rstrip("0")
+        return f"{text}0" if text[-1] == "." else text
+    return repr(rounded(number))
+
+
 @attrs.frozen(kw_only=True)
 class PromptTokensDetails:
     """The parts of `prompt_tokens`; content tokens exclude the beginning-of-sequence token."""

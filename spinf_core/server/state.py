@@ -96,17 +96,20 @@ class ServerState:
         """
         service = self.ready_service()
         body = await self.read_body(request)
+
+        def write(ticket: Ticket, response: ScoreResponse) -> bytes:
+            debug = {"engine": {"packed_tokens": ticket.rows + ticket.floor_rows}} if self.settings.server.debug else {}
+            return response.to_json((extra or {}) | debug)
+
         ticket = service.submit(
             body,
             trusted=request.state.trusted,
             missing_scoring=missing_scoring,
             id_=request.state.request_id,
-            as_json=True,
+            write=write,
         )
-        response = await finished(request, service, ticket)
-        packed = ticket.rows + ticket.floor_rows if self.settings.server.debug else None
-        content = await asyncio.to_thread(_render, response, extra or {}, packed)
-        return Response(content, media_type="application/json")
+        await finished(request, service, ticket)
+        return Response(ticket.body, media_type="application/json")
 
     async def read_body(self, request: Request) -> bytes:
         """The body, refused while it streams once it is too large.
@@ -148,11 +151,6 @@ class ServerState:
 
 def _same(given: bytes, expected: str) -> bool:
     return hmac.compare_digest(given, expected.encode("utf-8", "surrogateescape"))
-
-
-def _render(response: ScoreResponse, extra: dict[str, Any], packed: int | None) -> bytes:
-    debug = {} if packed is None else {"engine": {"packed_tokens": packed}}
-    return response.to_json(extra | debug)
 
 
 async def finished(request: Request, service: ScoringService, ticket: Ticket) -> ScoreResponse:

@@ -5,6 +5,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spinf_core.protocol.response import (
     Answer,
@@ -27,6 +29,8 @@ from spinf_core.protocol.usage import (
     ScoringUsage,
     Timing,
     Usage,
+    number_text,
+    rounded,
 )
 
 
@@ -122,8 +126,40 @@ def test_the_response_has_exactly_the_documented_members() -> None:
     }
 
 
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.builds(lambda number, places: round(number, places), st.floats(-40, 2), st.integers(0, 8)),
+    st.sampled_from([0.0, -0.0, 1e-4, 0.00009999996, -0.0000005, 999999999.9999999, 1e9, -1e9, 1e16, 5e-324, 0.5, 100.0]),
+)
+
+
+@given(NUMBERS)
+def test_a_number_is_written_as_json_writes_it_rounded(number: float) -> None:
+    assert number_text(number) == json.dumps(rounded(number))
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=4)
+OPTIONS = st.builds(OptionResult, TEXTS, NUMBERS, NUMBERS, st.none() | NUMBERS)
+COMBINATIONS = st.builds(
+    CombinationResult,
+    st.dictionaries(TEXTS, TEXTS, max_size=2),
+    st.lists(OPTIONS, max_size=2).map(tuple),
+    NUMBERS,
+    st.none() | NUMBERS,
+)
+QUERIES = st.builds(QueryResult, TEXTS, st.lists(COMBINATIONS, max_size=2).map(tuple))
+PACKS = st.none() | st.just(({"id": "é", "decision": {"p": 0.5}},))
+
+
+@given(st.builds(InputResult, TEXTS, st.lists(QUERIES, max_size=2).map(tuple), PACKS))
+def test_a_result_is_written_as_json_writes_it(result: InputResult) -> None:
+    assert result.json == json.dumps(result.to_dict(), ensure_ascii=False)
+
+
 def test_the_body_of_a_response_is_its_json() -> None:
-    whole = made(scored(OptionResult('"é\u2028', -3e-7, 1.0, 0.5)), InputResult("b", ()), endpoint="e")
+    answer = ExtractionResult(values={"A": "é"}, answers=(Answer(text="é", p=0.5),), mass=0.75)
+    extracted = InputResult("b", (ExtractionQueryResult("x", "text", (answer,)),))
+    whole = made(scored(OptionResult('"é\u2028', -3e-7, 1.0, 0.5)), extracted, endpoint="e")
     assert whole.to_json() == json.dumps(whole.to_dict(), ensure_ascii=False).encode()
     extra = {"choices": [], "model": "other"}
     assert whole.to_json(extra) == json.dumps(whole.to_dict() | extra, ensure_ascii=False).encode()

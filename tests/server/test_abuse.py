@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spinf_core.protocol import ScoreResponse
 from spinf_core.server import state
 from spinf_core.testing.toy import ToyModel
 
@@ -79,13 +80,14 @@ def test_a_token_may_have_any_character(serve: Serve) -> None:
         assert server.client().post("/v1/score", content=BODY, headers=headers).status_code == status  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("of", "name"), [(state, "finished"), (ScoreResponse, "to_json")], ids=["front end", "service"])
 def test_a_fault_of_ours_is_logged_once_and_answered_blandly_with_its_id(
-    server: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, of: Any, name: str
 ) -> None:
     def broken(*_: Any) -> bytes:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr(state, "_render", broken)
+    monkeypatch.setattr(of, name, broken)
     with caplog.at_level(logging.ERROR):
         response = server.client().post("/v1/score", content=BODY)
     body = response.json()
