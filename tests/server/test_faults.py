@@ -15,6 +15,7 @@ from spinf_core.compiler.compile import Compiler
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.reading import Reading
 from spinf_core.engine.request import Ticket
+from spinf_core.engine.request import Write
 from spinf_core.engine.service import ScoringService
 from spinf_core.errors import Rejected
 from spinf_core.testing.toy import ToyModel
@@ -298,9 +299,9 @@ def test_the_results_of_an_input_are_made_once(service: ScoringService, monkeypa
     assert len(asked) < 120
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("write", [None, lambda ticket, response: response.to_json({})])
 def test_a_floor_that_is_not_a_number_is_told_as_such(
-    service: ScoringService, monkeypatch: pytest.MonkeyPatch, as_json: bool
+    service: ScoringService, monkeypatch: pytest.MonkeyPatch, write: Write | None
 ) -> None:
     """Also where the results of the first inputs could be written before the last one is read."""
     forward = ToyModel.forward
@@ -315,4 +316,4 @@ def test_a_floor_that_is_not_a_number_is_told_as_such(
     del body["messages"]
     body["inputs"] = [{"messages": [{"role": "user", "content": "The gate in the north wing is red. " * 2}]}] * 60
     with pytest.raises(Rejected, match="a score that is not a number"):
-        service.submit(body, as_json=as_json).future.result(20)
+        service.submit(body, write=write).future.result(20)
