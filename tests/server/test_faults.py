@@ -14,8 +14,7 @@ import torch
 from spinf_core.compiler.compile import Compiler
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.reading import Reading
-from spinf_core.engine.request import Ticket
-from spinf_core.engine.request import Write
+from spinf_core.engine.request import Ticket, Write
 from spinf_core.engine.service import ScoringService
 from spinf_core.errors import Rejected
 from spinf_core.testing.toy import ToyModel
