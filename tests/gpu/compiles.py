@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from spinf_core.nn.kernels import delta
+from spinf_core.nn.kernels import delta, rows
 from spinf_core.nn.kernels.tables import STEP_KEYS
 from spinf_core.nn.kernels.tree_attention import _attend, tile_shape
 from spinf_core.nn.layout import PATH_TILE
@@ -27,6 +27,7 @@ HEADS = {  # query heads, key heads, width, window
     "Gemma 4 12B, full": (16, 1, 512, 0),
     "Qwen3.5 27B": (24, 4, 256, 0),
 }
+FP8 = {"SCALED": 2, "LARGEST": 448.0}
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
@@ -43,12 +44,26 @@ def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, ima
     name = NAMES[dtype]
     types = dict.fromkeys(("q", "k", "v", "out"), f"*{name}")
     types |= dict.fromkeys(("content_k", "content_v"), f"tensordesc<{name}[{shape.keys}, {width}]>")
+    fp8 = FP8 if dtype == torch.bfloat16 and capability >= 89 else {}  # what the linear behind takes
+    types |= {"out": "*fp8e4nv"} if fp8 else {}
     types |= dict.fromkeys(("narrow", "scale", "out_scale"), "fp32") | dict.fromkeys(("tiles", "rows_of_pass"), "i32")
     constants = {"H": heads, "K": kv_heads, "D": width, "D_BLOCK": width, "WINDOW": window, "BLOCKS": images, "WHOLE": images}
     constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold, "BLOCK": shape.keys}
     constants |= {"STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE, "IN_PLACE": True, "TILED": True}
-    constants |= {"CAPPED": images, "SCALED": 0, "LARGEST": 1.0, "UPCAST": False}
+    constants |= {"CAPPED": images, "UPCAST": False} | (fp8 or {"SCALED": 0, "LARGEST": 1.0})
     return shared_bytes(_attend, capability, types, constants, num_warps=shape.warps, num_stages=shape.stages)
+
+
+def row_wise(capability: int) -> Iterator[tuple[str, int]]:
+    """With fp8 behind them, in the widths of Gemma 4 12B."""
+    types = dict.fromkeys(("gate", "up", "x", "update", "after", "sum_out", "then"), "*bf16") | {"out": "*fp8e4nv"}
+    types |= dict.fromkeys(("gate_stride", "up_stride"), "i32")
+    types |= dict.fromkeys(("out_scale", "scalar", "after_eps", "then_eps"), "fp32")
+    gated = FP8 | {"F": 15_360, "BLOCK": 1024, "GELU": True}
+    yield "gated activation", shared_bytes(rows._gated, capability, types, gated, num_warps=4)
+    block, warps = rows._row_shape(3840)
+    norms = FP8 | {"D": 3840, "BLOCK": block, "AFTER": True, "AFTER_WIDE": True, "SCALAR": True, "THEN_WIDE": True}
+    yield "residual and norm", shared_bytes(rows._add_norm, capability, types, norms, num_warps=warps)
 
 
 def gated_delta(capability: int) -> Iterator[tuple[str, int]]:
@@ -74,6 +89,8 @@ def kernels(capability: int, room: int) -> Iterator[tuple[str, int]]:
         yield f"attention, {model}, bf16, images and a cap", attention(capability, room, model, torch.bfloat16, images=True)
     for name, found in gated_delta(capability):
         yield f"gated delta, {name}", found
+    if capability >= 89:
+        yield from row_wise(capability)
 
 
 def main() -> int:
