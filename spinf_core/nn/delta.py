@@ -53,7 +53,7 @@ def tree_delta(layout: TreeLayout, keep: Sequence[int] | IntArray | None = None)
     plan = RecurrencePlan.build(layout, keep)
     if layout.device.type == "cpu":
         return TorchTreeDelta(plan)
-    from spinf_core.nn.kernels.delta import TritonTreeDelta
+    from spinf_core.nn.kernels.tree_delta import TritonTreeDelta
 
     return TritonTreeDelta(plan, layout.device)
 

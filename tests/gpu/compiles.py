@@ -14,9 +14,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from spinf_core.nn.kernels import delta, rows
+from spinf_core.nn.kernels import delta, rows, tree_delta
+from spinf_core.nn.kernels.shapes import tile_shape
 from spinf_core.nn.kernels.tables import STEP_KEYS
-from spinf_core.nn.kernels.tree_attention import _attend, tile_shape
+from spinf_core.nn.kernels.tree_attention import _attend
 from spinf_core.nn.layout import PATH_TILE
 from spinf_core.stack import CONTENT_TILE
 
@@ -71,13 +72,16 @@ def gated_delta(capability: int) -> Iterator[tuple[str, int]]:
     types = dict.fromkeys(floats, "*fp32") | dict.fromkeys(("head0", "heads"), "i32")
     shape = {"K": 16, "V": 48, "DK": 128, "T": CONTENT_TILE}
     value = {"DV": 128}
-    prepare = shape | {"PART": delta.PREPARE_PART}
-    yield "prepare", shared_bytes(delta._prepare, capability, types, prepare, num_warps=delta.PREPARE_WARPS, num_stages=1)
-    scan = shape | value | {"BLOCK": delta.SCAN_COLUMNS, "PART": delta.SCAN_PART}
-    yield "scan", shared_bytes(delta._scan, capability, types, scan, num_warps=delta.SCAN_WARPS, num_stages=1)
-    walk = shape | value | {"BLOCK": delta.WALK_COLUMNS}
+    prepare = shape | {"PART": tree_delta.PREPARE_PART}
+    yield (
+        "prepare",
+        shared_bytes(delta.prepare_chunks, capability, types, prepare, num_warps=tree_delta.PREPARE_WARPS, num_stages=1),
+    )
+    scan = shape | value | {"BLOCK": tree_delta.SCAN_COLUMNS, "PART": tree_delta.SCAN_PART}
+    yield "scan", shared_bytes(delta.scan_contents, capability, types, scan, num_warps=tree_delta.SCAN_WARPS, num_stages=1)
+    walk = shape | value | {"BLOCK": tree_delta.WALK_COLUMNS}
     walk.pop("T")
-    yield "walk", shared_bytes(delta._walk, capability, types, walk, num_warps=delta.WALK_WARPS)
+    yield "walk", shared_bytes(delta.walk_paths, capability, types, walk, num_warps=tree_delta.WALK_WARPS)
 
 
 def kernels(capability: int, room: int) -> Iterator[tuple[str, int]]:

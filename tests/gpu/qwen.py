@@ -35,7 +35,7 @@ from spinf_core.engine.probes import random_probe, run_probes  # noqa: E402
 from spinf_core.engine.selftest import compare_packed, compare_split, self_test  # noqa: E402
 from spinf_core.engine.sizes import Sizes  # noqa: E402
 from spinf_core.nn.delta import TorchTreeDelta  # noqa: E402
-from spinf_core.nn.kernels import delta as kernels  # noqa: E402
+from spinf_core.nn.kernels import tree_delta as kernels  # noqa: E402
 from spinf_core.nn.layout import TreeLayout  # noqa: E402
 from spinf_core.nn.walks import RecurrencePlan  # noqa: E402
 from spinf_core.quant.int8 import Int8  # noqa: E402

@@ -26,7 +26,7 @@ from spinf_core.compiler.jobs import split
 from spinf_core.engine.packing import lay_out
 from spinf_core.engine.probes import Probe
 from spinf_core.engine.sizes import Sizes
-from spinf_core.nn.kernels import delta as kernels
+from spinf_core.nn.kernels import tree_delta as kernels
 from spinf_core.nn.layout import TreeLayout
 from spinf_core.nn.walks import RecurrencePlan
 from spinf_core.stack import LoadContext, Pass
@@ -241,7 +241,7 @@ def sweep() -> Iterator[Line]:
                 run(*terms)
             torch.cuda.synchronize()
         spent = {event.key: event.device_time_total / 3e3 for event in profile.key_averages()}
-        each = ", ".join(f"{name} {spent[name]:.3f}" for name in ("_prepare", "_scan", "_walk"))
+        each = ", ".join(f"{name} {spent[name]:.3f}" for name in ("prepare_chunks", "scan_contents", "walk_paths"))
         yield f"sweep {change or own}", f"{sum(spent.values()):.3f} ms a layer ({each})"
     for name, value in own.items():
         setattr(kernels, name, value)

@@ -22,8 +22,9 @@ from spinf_core.stack import CONTENT_TILE
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
 from spinf_core.nn.kernels import tree_attention
+from spinf_core.nn.kernels.shapes import tile_shape
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_arrays, with_room
-from spinf_core.nn.kernels.tree_attention import TritonTreeAttention, tile_shape
+from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
 
 SHAPES = [(4, 2, 64), (3, 1, 32), (2, 2, 128), (16, 1, 64), (4, 4, 80)]
 

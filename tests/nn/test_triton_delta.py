@@ -19,7 +19,7 @@ from spinf_core.errors import SetupError
 from spinf_core.nn.convolution import PathTaps, convolve
 from spinf_core.nn.delta import TorchTreeDelta
 from spinf_core.nn.gated_norm import GatedRMSNorm
-from spinf_core.nn.kernels import delta as kernels
+from spinf_core.nn.kernels import tree_delta as kernels
 from spinf_core.nn.kernels.convolution import convolve as convolve_in_triton
 from spinf_core.nn.kernels.gated_norm import gated_norm
 from spinf_core.nn.walks import RecurrencePlan

@@ -150,7 +150,7 @@ class Qwen35(Model):
         self.config = c = QwenConfig.read(context.config)
         self.device, self.dtype = context.device, context.scheme.dtype
         if self.device.type != "cpu":
-            from spinf_core.nn.kernels.delta import check_widths
+            from spinf_core.nn.kernels.tree_delta import check_widths
 
             check_widths(c.key_dim, c.value_dim)
         self.tokenizer = Tokenizer.from_folder(context.folder)

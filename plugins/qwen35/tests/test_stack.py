@@ -120,7 +120,7 @@ def test_the_kernels_of_a_gpu_give_the_same_scores(made: Made, monkeypatch: pyte
     from spinf_qwen35 import mixer, stack
 
     from spinf_core.nn.kernels.convolution import convolve
-    from spinf_core.nn.kernels.delta import TritonTreeDelta
+    from spinf_core.nn.kernels.tree_delta import TritonTreeDelta
     from spinf_core.nn.walks import RecurrencePlan
 
     def recurrence(layout: Any, keep: Any) -> TritonTreeDelta:
