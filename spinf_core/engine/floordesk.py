@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from spinf_core.compiler.floors import Floors
 from spinf_core.compiler.jobs import Part, build_job, split
@@ -39,15 +39,16 @@ class FloorDesk(Work):
         self._running: dict[int, tuple[JobRun, dict[FloorKey, Order]]] = {}
         self._bos: tuple[int, ...] = ()
 
-    def order(self, ticket: Ticket, floors: Floors) -> None:
-        """Give the request the floors that are cached, and let it wait for the others."""
+    def order(self, ticket: Ticket, floors: Floors, keys: Iterable[FloorKey]) -> None:
+        """Give the request those of its floors that are cached, and let it wait for the others."""
         self._bos = floors.bos
-        for key, number in floors.numbers.items():
+        for key in keys:
             known = self._cache.get(key)
             if known is not None:
                 ticket.floors[key] = known
                 continue
             if key not in self._waiting:
+                number = floors.numbers[key]
                 self._wanted[key] = floors.plans[number], floors.branches[number]
                 self._first[key] = ticket
             self._waiting.setdefault(key, []).append(ticket)

@@ -15,6 +15,7 @@ from threading import Condition
 from typing import Any, Literal
 
 from spinf_core.compiler.compile import Compiler
+from spinf_core.compiler.floors import Floors
 from spinf_core.engine.device import DeviceLoop, FinishedPass
 from spinf_core.engine.floordesk import FloorDesk
 from spinf_core.engine.floors import FloorCache
@@ -36,6 +37,9 @@ _log = logging.getLogger(__name__)
 LAUNCH_FIRST = 0.001
 """Seconds that a request's first parts are ahead of compiling the others: the interpreter runs one thread at a time, and would
 else turn to the one that launches only when its switch interval is over."""
+
+FLOORS_AT_ONCE = 500
+"""Floors of a request that are looked up while nobody else has the lock, some milliseconds."""
 
 Body = bytes | Mapping[str, Any] | ScoreRequest
 MissingScoring = Literal["invalid_field", "scoring_required"]
@@ -206,9 +210,7 @@ class ScoringService:
             shared = self._desk is not None  # else scores depend on what shares a pass, which is then made to recur
             own_floors = [] if shared else list(range(len(floors)))
             ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows, early=shared)
-            with self._changed:
-                if self._desk is not None and ticket in self._open:
-                    self._desk.order(ticket, floors)
+            self._order_floors(ticket, floors)
             for entry in compilation.inputs():
                 with self._changed:
                     if ticket not in self._open:
@@ -217,6 +219,14 @@ class ScoringService:
                         self._run_soon(ticket)
                         if not (ticket.compiled or ticket.begun):
                             self._changed.wait(LAUNCH_FIRST)
+
+    def _order_floors(self, ticket: Ticket, floors: Floors) -> None:
+        """Let a request wait for its floors; a few at a time, so that nobody waits long for the lock."""
+        keys = list(floors.numbers)
+        for first in range(0, len(keys), FLOORS_AT_ONCE):
+            with self._changed:
+                if self._desk is not None and ticket in self._open:
+                    self._desk.order(ticket, floors, keys[first : first + FLOORS_AT_ONCE])
 
     def _run_soon(self, ticket: Ticket) -> None:
         """Let what of a request can run wait for a pass, beside the floors that somebody wants; with the lock held."""

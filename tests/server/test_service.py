@@ -13,6 +13,9 @@ import torch
 
 from spinf_core.compiler.compile import Compiler
 from spinf_core.compiler.jobs import split
+from spinf_core.compiler.questions import FloorKey
+from spinf_core.engine import service as service_module
+from spinf_core.engine.floordesk import FloorDesk
 from spinf_core.engine.probes import Probe
 from spinf_core.engine.scheduler import Scheduler, Work
 from spinf_core.engine.service import ScoringService
@@ -81,6 +84,25 @@ def test_without_sharing_every_pass_is_one_request(service: ScoringService) -> N
     lonely.close()
     assert found == [service.score(body).results for body in bodies(6)]
     assert len(model.passes) >= 6
+
+
+def test_many_floors_are_looked_up_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them once, while others get the lock in between."""
+    service = ScoringService(toy_loaded(model=ToyModel()))
+    looked_up: list[list[FloorKey]] = []
+    order = FloorDesk.order
+    monkeypatch.setattr(service_module, "FLOORS_AT_ONCE", 3)
+    monkeypatch.setattr(
+        FloorDesk, "order", lambda desk, ticket, floors, keys: looked_up.append(keys) or order(desk, ticket, floors, keys)
+    )
+    query = {"id": "in", "template": "\nIs it in the {place}?\nAnswer:{?}", "options": [" yes", " no"]}
+    query["combinations"] = [{"place": place} for place in ("north", "south", "east", "west", "hall", "yard", "wing")]
+    response = service.score(request_body(scoring={"queries": [query]}))
+    service.close()
+    assert [len(keys) for keys in looked_up] == [3, 3, 1]
+    assert len(set().union(*looked_up)) == 7
+    (found,) = response.results[0].queries
+    assert all(option.floor_p is not None for combination in found.combinations for option in combination.options)
 
 
 def test_floors_are_read_once_for_all_that_wait() -> None:
