@@ -222,10 +222,12 @@ class ScoringService:
 
     def _order_floors(self, ticket: Ticket, floors: Floors) -> None:
         """Let a request wait for its floors; a few at a time, so that nobody waits long for the lock."""
+        if self._desk is None:
+            return
         keys = list(floors.numbers)
         for first in range(0, len(keys), FLOORS_AT_ONCE):
             with self._changed:
-                if self._desk is not None and ticket in self._open:
+                if ticket in self._open:
                     self._desk.order(ticket, floors, keys[first : first + FLOORS_AT_ONCE])
 
     def _run_soon(self, ticket: Ticket) -> None:

@@ -54,6 +54,19 @@ class Tiles:
     block: Tensor
 
 
+@attrs.frozen(eq=False)
+class _Asked:
+    """What a layer asks, its heads apart: lanes [kv_heads, N, group · D], keys and values [kv_heads, P + N, D], and how their
+    products are scored; see `attention.TreeAttention`."""
+
+    lanes: Tensor
+    keys: Tensor
+    values: Tensor
+    scale: float
+    softcap: float | None
+    window: int | None
+
+
 class TiledTreeAttention:
     """The attention of one pass; holds the masks and indices that its layers share. See `attention.TreeAttention`."""
 
@@ -95,64 +108,48 @@ class TiledTreeAttention:
         lanes = (q * scale if exact else q).view(rows, kv_heads, -1).transpose(0, 1).contiguous()
         keys = (k if past is None else torch.cat((past[0], k))).transpose(0, 1).contiguous()
         values = (v if past is None else torch.cat((past[1], v))).transpose(0, 1).contiguous()
-        by_head = (lanes, keys, values, 1.0 if exact else scale, softcap, window)
+        asked = _Asked(lanes, keys, values, 1.0 if exact else scale, softcap, window)
         out = lanes.new_zeros(kv_heads, rows + 1, lanes.shape[2])
         for tiles in self._content[blocks]:
-            out.index_copy_(1, tiles.places, self._attend(tiles, *by_head)[0])
+            out.index_copy_(1, tiles.places, self._attend(tiles, asked)[0])
         if len(self._after):
-            path, path_lse = self._gathered(self._paths, *by_head)
-            seen, seen_lse = self._gathered(self._branches, *by_head)
+            path, path_lse = self._gathered(self._paths, asked)
+            seen, seen_lse = self._gathered(self._branches, asked)
             share = sigmoid(seen_lse - path_lse)
             joined = torch.lerp(path.float(), seen.float(), share)[:, :-1].to(q.dtype)
             out.index_copy_(1, self._after, joined.flatten(2))
         out = out[:, :rows].view(kv_heads, rows, group, width).transpose(0, 1)
         return write(out.reshape(rows, heads, width), output)
 
-    def _gathered(
-        self,
-        batches: Sequence[Tiles],
-        lanes: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    def _gathered(self, batches: Sequence[Tiles], asked: _Asked) -> tuple[Tensor, Tensor]:
         """What the rows after the cut find in some tiles: [kv_heads, rows + 1, group, D], log-sum-exps, −inf for none."""
-        kv_heads, group = len(lanes), lanes.shape[2] // keys.shape[2]
+        lanes, width = asked.lanes, asked.keys.shape[2]
+        kv_heads, group = len(lanes), lanes.shape[2] // width
         found = lanes.new_zeros(kv_heads, len(self._after) + 1, lanes.shape[2])
         lse = found.new_full((kv_heads, len(self._after) + 1, group), -math.inf, dtype=torch.float32)
         for tiles in batches:
-            some, some_lse = self._attend(tiles, lanes, keys, values, scale, softcap, window, lse=True)
+            some, some_lse = self._attend(tiles, asked, lse=True)
             found.index_copy_(1, tiles.places, some)
             assert some_lse is not None
             lse.index_copy_(1, tiles.places, some_lse)
-        return found.view(kv_heads, -1, group, keys.shape[2]), lse[..., None]
+        return found.view(kv_heads, -1, group, width), lse[..., None]
 
-    def _attend(
-        self,
-        tiles: Tiles,
-        lanes: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
-        lse: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
+    def _attend(self, tiles: Tiles, asked: _Asked, *, lse: bool = False) -> tuple[Tensor, Tensor | None]:
         """softmax(q kᵀ · scale) v of every lane: [kv_heads, B · T, group · D], and log-sum-exps [kv_heads, B · T, group]."""
-        kv_heads, width = len(keys), keys.shape[2]
+        kv_heads, _, width = asked.keys.shape
         batch, count = tiles.unseen.shape[:2]
-        group = lanes.shape[2] // width
-        q = lanes.index_select(1, tiles.queries).view(kv_heads * batch, count * group, width)
-        k = keys.index_select(1, tiles.keys).view(kv_heads * batch, tiles.key_count, width)
-        v = values.index_select(1, tiles.keys).view(kv_heads * batch, tiles.key_count, width)
+        group = asked.lanes.shape[2] // width
+        q = asked.lanes.index_select(1, tiles.queries).view(kv_heads * batch, count * group, width)
+        k, v = (
+            each.index_select(1, tiles.keys).view(kv_heads * batch, tiles.key_count, width)
+            for each in (asked.keys, asked.values)
+        )
         scores = torch.bmm(q, k.transpose(1, 2)).float()
-        if scale != 1.0:
-            scores *= scale
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
-        unseen, hidden = (tiles.unseen, None) if window is None else self._window_mask(tiles, window)
+        if asked.scale != 1.0:
+            scores *= asked.scale
+        if asked.softcap is not None:
+            scores = torch.tanh(scores / asked.softcap) * asked.softcap
+        unseen, hidden = (tiles.unseen, None) if asked.window is None else self._window_mask(tiles, asked.window)
         by_lane = scores.view(kv_heads, batch, count, group, tiles.key_count)
         by_lane[..., tiles.key_count - unseen.shape[-1] :] += unseen
         shares = torch.softmax(scores, -1)
