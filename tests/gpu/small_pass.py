@@ -1,4 +1,4 @@
-"""One small pass of each stack with every kernel, to run under a memory checker:
+"""One small pass of Gemma 4, in several schemes, and of Qwen3.5, to run under a memory checker:
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 python tests/gpu/small_pass.py
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck --error-exitcode 9 python tests/gpu/small_pass.py
