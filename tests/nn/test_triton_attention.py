@@ -26,6 +26,9 @@ from spinf_core.nn.kernels.shapes import tile_shape
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_arrays, with_room
 from spinf_core.nn.kernels.tree_attention import TritonTreeAttention
 
+# What a program may hold on an H200, an A100, and an L40S or a consumer's card.
+ROOMS = [232_448, 166_912, 101_376]
+
 SHAPES = [(4, 2, 64), (3, 1, 32), (2, 2, 128), (16, 1, 64), (4, 4, 80)]
 
 
@@ -51,11 +54,15 @@ def test_equals_the_cpu_in_float32(heads: int, kv_heads: int, width: int, window
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-def test_equals_the_cpu_in_bfloat16() -> None:
+@pytest.mark.parametrize("window", [None, 9])
+@pytest.mark.parametrize(("heads", "kv_heads", "width", "shares"), [(4, 2, 64, 1), (2, 1, 512, 2), (2, 1, 400, 2)])
+def test_equals_the_cpu_in_bfloat16(heads: int, kv_heads: int, width: int, shares: int, window: int | None) -> None:
+    assert tile_shape(heads // kv_heads, width, torch.bfloat16, ROOMS[0]).shares == shares
     layout = make_layout(1, (70, 3))
-    q, k, v = inputs(layout.rows, 4, 2, 64, torch.bfloat16)
-    expected = TiledTreeAttention(layout)(q.float(), k.float(), v.float(), scale=0.125)
-    found = TritonTreeAttention.of(layout)(q, k, v, scale=0.125)
+    q, k, v = inputs(layout.rows, heads, kv_heads, width, torch.bfloat16)
+    scale = width**-0.5
+    expected = TiledTreeAttention(layout)(q.float(), k.float(), v.float(), scale=scale, window=window)
+    found = TritonTreeAttention.of(layout)(q, k, v, scale=scale, window=window)
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
 
 
@@ -100,10 +107,6 @@ def test_padding_gets_zeros() -> None:
     padding = torch.from_numpy(layout.pass_.job < 0)
     assert padding.any()
     assert not found[padding].any()
-
-
-# What a program may hold on an H200, an A100, and an L40S or a consumer's card.
-ROOMS = [232_448, 166_912, 101_376]
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -14,21 +14,23 @@ from spinf_core.stack import CONTENT_TILE
 
 @attrs.frozen
 class TileShape:
-    """Rows of a tile that a program takes, query heads that it folds into its lanes, keys per block, warps, and stages of the
-    key pipeline."""
+    """Rows of a tile that a program takes, query heads that it folds into its lanes, keys per block, warps, stages of the key
+    pipeline, and programs that share the columns of the values, each with scores of its own."""
 
     rows: int
     fold: int
     keys: int
     warps: int
     stages: int
+    shares: int = 1
 
     def shared_bytes(self, width: int, dtype: torch.dtype) -> int:
         """About what a program holds of shared memory: queries, and keys and values of each stage.
 
         float32 operands are split in two for the matrix units, which takes half as much again.
         """
-        held = (self.rows * self.fold + 2 * self.stages * self.keys) * width * dtype.itemsize
+        of_a_stage = self.keys * (width + width // self.shares)
+        held = (self.rows * self.fold * width + self.stages * of_a_stage) * dtype.itemsize
         return held * 3 // 2 + 4096 if dtype == torch.float32 else held + 1024
 
 
@@ -46,12 +48,13 @@ def tile_shape(group: int, head_dim: int, dtype: torch.dtype, room: int) -> Tile
     """
     wide = head_dim > 256
     fold = 1
-    while not wide and group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= 128:
+    while group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= 128:
         fold *= 2
-    keys = 32 if wide else 64
     width = triton.next_power_of_2(head_dim)
     for shape in (
-        TileShape(CONTENT_TILE, fold, keys, 8, 2),
+        # Two shares multiply for their scores twice, but each of the eight warps has rows of its own.
+        *((TileShape(CONTENT_TILE, fold, 32, 8, 2, shares=2),) if wide and fold > 1 else ()),
+        *(() if wide else (TileShape(CONTENT_TILE, fold, 64, 8, 2),)),
         TileShape(CONTENT_TILE, 1, 32, 8, 2),
         TileShape(CONTENT_TILE, 1, 32, 8, 1),
         TileShape(32, 1, 32, 4, 1),

@@ -58,8 +58,8 @@ def _scores(q_tile, k_tile, narrow, CAPPED: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 def _content_block(
-    number, q_tile, low, count, seen, k, v, keys, key, kv_head, narrow, scale, highest, total, mixed,
-    K: tl.constexpr, D: tl.constexpr, D_BLOCK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
+    number, q_tile, low, count, seen, k, v, keys, key, kv_head, first_value, narrow, scale, highest, total, mixed,
+    K: tl.constexpr, D: tl.constexpr, D_BLOCK: tl.constexpr, V_BLOCK: tl.constexpr, BLOCK: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr, IN_PLACE: tl.constexpr, TILED: tl.constexpr, MASKED: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """The block of keys that begins with key `number` of the tile's content, of which lanes see [low, seen)."""
@@ -67,16 +67,16 @@ def _content_block(
     here = numbers < count
     if TILED:
         k_tile = k.load([key + number, kv_head * D])
-        v_tile = v.load([key + number, kv_head * D])
+        v_tile = v.load([key + number, kv_head * D + first_value])
         if MASKED:  # rows behind the content are another's, and may hold anything
             v_tile = tl.where(here[:, None], v_tile, 0.0)
     else:
         rows = key + numbers if IN_PLACE else tl.load(keys + key + numbers, mask=here, other=0)
-        columns = tl.arange(0, D_BLOCK)
-        at = (rows.to(tl.int64)[:, None] * K + kv_head) * D + columns[None, :]
-        inside = here[:, None] & (columns < D)[None, :]
-        k_tile = tl.load(k + at, mask=inside, other=0.0)
-        v_tile = tl.load(v + at, mask=inside, other=0.0)
+        at = (rows.to(tl.int64)[:, None] * K + kv_head) * D
+        columns = tl.arange(0, D_BLOCK)[None, :]
+        values = first_value + tl.arange(0, V_BLOCK)[None, :]
+        k_tile = tl.load(k + at + columns, mask=here[:, None] & (columns < D), other=0.0)
+        v_tile = tl.load(v + at + values, mask=here[:, None] & (values < D), other=0.0)
     scores = _scores(q_tile, k_tile, narrow, CAPPED, UPCAST)
     if MASKED:
         visible = here[None, :] & (numbers[None, :] < seen[:, None])
@@ -92,7 +92,7 @@ def _attend(
     q,  # [N, H, D]
     k,  # [·, K, D]
     v,
-    content_k,  # the same, or where TILED a descriptor of [·, K · D] in tiles of [BLOCK, D]
+    content_k,  # the same, or where TILED a descriptor of [·, K · D] in tiles of [BLOCK, D], of values [BLOCK, D / SHARES]
     content_v,
     out,  # [N, H, D] in the wanted format
     table,  # see TileTables
@@ -116,6 +116,7 @@ def _attend(
     T: tl.constexpr,  # rows of a tile that a program takes
     PARTS: tl.constexpr,  # programs that a tile is shared by
     FOLD: tl.constexpr,  # query heads of one kv head that share a program
+    SHARES: tl.constexpr,  # programs that the columns of the values are shared by
     BLOCK: tl.constexpr,  # keys
     STEP_KEYS: tl.constexpr,
     STRETCH: tl.constexpr,
@@ -131,7 +132,9 @@ def _attend(
 ):
     tile = tl.program_id(0) // PARTS
     first_lane = tl.program_id(0) % PARTS * T
-    block = tl.program_id(1)
+    block = tl.program_id(1) // SHARES
+    V_BLOCK: tl.constexpr = D_BLOCK // SHARES
+    first_value = tl.program_id(1) % SHARES * V_BLOCK
     rows = tl.load(table + tiles + tile)
     if rows <= first_lane:
         return
@@ -146,10 +149,10 @@ def _attend(
     first_seen = tl.load(table + 4 * tiles + tile)
     step = tl.load(table + 5 * tiles + tile)
     steps = tl.load(table + 6 * tiles + tile)
-    columns = tl.arange(0, D_BLOCK)
-    inside = used[:, None] & (columns < D)[None, :]
-    q_at = (row.to(tl.int64) * H + head)[:, None] * D + columns[None, :]
-    q_tile = tl.load(q + q_at, mask=inside, other=0.0)
+    columns = tl.arange(0, D_BLOCK)[None, :]
+    values = first_value + tl.arange(0, V_BLOCK)[None, :]
+    at_row = (row.to(tl.int64) * H + head)[:, None] * D
+    q_tile = tl.load(q + at_row + columns, mask=used[:, None] & (columns < D), other=0.0)
     q_depth = tl.load(depth + row)
     seen = first_seen + lane
     low = q_depth - WINDOW + 1
@@ -160,26 +163,26 @@ def _attend(
 
     highest = tl.full((T * FOLD,), float("-inf"), tl.float32)
     total = tl.zeros((T * FOLD,), tl.float32)
-    mixed = tl.zeros((T * FOLD, D_BLOCK), tl.float32)
+    mixed = tl.zeros((T * FOLD, V_BLOCK), tl.float32)
     all_from = 0  # all lanes see the keys from here on …
     if WINDOW > 0:
         first = tl.maximum(tl.min(low), 0) // BLOCK * BLOCK
         all_from = tl.minimum(tl.cdiv(tl.maximum(tl.max(low), 0), BLOCK) * BLOCK, tl.cdiv(count, BLOCK) * BLOCK)
         for number in range(first, all_from, BLOCK):
             highest, total, mixed = _content_block(
-                number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
-                highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
+                number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, first_value, narrow,
+                scale, highest, total, mixed, K, D, D_BLOCK, V_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
             )  # fmt: skip
     all_to = tl.minimum(first_seen, count) // BLOCK * BLOCK  # … to here
     for number in range(all_from, all_to, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
-            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, False, UPCAST,
+            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, first_value, narrow,
+            scale, highest, total, mixed, K, D, D_BLOCK, V_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, False, UPCAST,
         )  # fmt: skip
     for number in range(tl.maximum(all_from, all_to), count, BLOCK):
         highest, total, mixed = _content_block(
-            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, narrow, scale,
-            highest, total, mixed, K, D, D_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
+            number, q_tile, low, count, seen, content_k, content_v, content_keys, key, kv_head, first_value, narrow,
+            scale, highest, total, mixed, K, D, D_BLOCK, V_BLOCK, BLOCK, WINDOW, CAPPED, IN_PLACE, TILED, True, UPCAST,
         )  # fmt: skip
 
     path = tl.load(row_path + row)
@@ -190,10 +193,9 @@ def _attend(
         key_path = tl.load(step_paths + numbers)
         key_after = tl.load(stretch + at // STEP_KEYS) * STRETCH + numbers % STRETCH
         present = key_row >= 0
-        k_at = (tl.maximum(key_row, 0).to(tl.int64) * K + kv_head)[:, None] * D + columns[None, :]
-        here = present[:, None] & (columns < D)[None, :]
-        k_tile = tl.load(k + k_at, mask=here, other=0.0)
-        v_tile = tl.load(v + k_at, mask=here, other=0.0)
+        at_key = (tl.maximum(key_row, 0).to(tl.int64) * K + kv_head)[:, None] * D
+        k_tile = tl.load(k + at_key + columns, mask=present[:, None] & (columns < D), other=0.0)
+        v_tile = tl.load(v + at_key + values, mask=present[:, None] & (values < D), other=0.0)
         scores = _scores(q_tile, k_tile, narrow, CAPPED, UPCAST)
         visible = present[None, :] & (key_path[None, :] == path[:, None]) & (key_after[None, :] <= after[:, None])
         if WINDOW > 0:
@@ -203,7 +205,8 @@ def _attend(
 
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     rounded = mixed.to(q.dtype.element_ty)
-    tl.store(out + q_at, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
+    inside = used[:, None] & (values < D)
+    tl.store(out + at_row + values, stored(rounded, out_scale, out.dtype.element_ty, SCALED, LARGEST), mask=inside)
 
 
 class TritonTreeAttention:
@@ -244,11 +247,11 @@ class TritonTreeAttention:
         tiled = tables.in_place and head_dim == width >= 64
         parts = CONTENT_TILE // shape.rows
         out_scale, scaled = scaling(output)
-        _attend[tiles * parts, heads // shape.fold](
+        _attend[tiles * parts, heads // shape.fold * shape.shares](
             q,
             k,
             v,
-            *((_in_tiles(k, shape.keys), _in_tiles(v, shape.keys)) if tiled else (k, v)),
+            *((_in_tiles(k, shape.keys, width), _in_tiles(v, shape.keys, width // shape.shares)) if tiled else (k, v)),
             out,
             tables.tiles,
             tables.content_keys,
@@ -271,6 +274,7 @@ class TritonTreeAttention:
             T=shape.rows,
             PARTS=parts,
             FOLD=shape.fold,
+            SHARES=shape.shares,
             BLOCK=shape.keys,
             STEP_KEYS=STEP_KEYS,
             STRETCH=PATH_TILE,
@@ -289,6 +293,6 @@ class TritonTreeAttention:
         return out
 
 
-def _in_tiles(x: Tensor, rows: int) -> TensorDescriptor:
-    """[·, K, D] for the device's tile copies: as a table [·, K · D] in tiles of [rows, D]."""
-    return TensorDescriptor.from_tensor(x.view(len(x), -1), [rows, x.shape[2]])
+def _in_tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """[·, K, D] for the device's tile copies: as a table [·, K · D] in tiles of [rows, columns]."""
+    return TensorDescriptor.from_tensor(x.view(len(x), -1), [rows, columns])
