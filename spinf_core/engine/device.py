@@ -116,6 +116,10 @@ class DeviceLoop:
             for work, _ in chosen:
                 work.begin_pass(began)
             self._launched.put(_Launched(chosen, self._passes.launch([part for _, part in chosen]), began))
+            with self._changed:
+                for work, _ in chosen:
+                    work.end_launch()
+                self._changed.notify_all()
         self._launched.put(None)
 
     def _next_pass(self) -> Chosen | None:

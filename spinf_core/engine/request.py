@@ -81,7 +81,7 @@ class Ticket(Work):
         answers: to inputs, by their numbers, as they are made.
         rows, busy_seconds: what its parts took of passes. floor_rows: of floors that were read because it asked first.
         accepted, ready, started: when it was accepted, when the first of its inputs could run, and when they began to.
-        begun: whether they have.
+        begun: whether they have. launched: whether the pass that they began with was launched.
     """
 
     def __init__(self, id_: str, *, write: Write | None = None) -> None:
@@ -99,7 +99,7 @@ class Ticket(Work):
         self.rows = self.floor_rows = 0
         self.busy_seconds = 0.0
         self.accepted = self.ready = self.started = time.perf_counter()
-        self.begun = False
+        self.begun = self.launched = False
         self._opened = False
         self._early = True
         self._expected = self._budget = self._max_rows = 0
@@ -172,6 +172,10 @@ class Ticket(Work):
         if not self.begun:
             self.begun = True
             self.started = now
+
+    def end_launch(self) -> None:
+        """See `Work.end_launch`."""
+        self.launched = True
 
     def fill(self, part: Part, values: Values) -> None:
         """Take the values of a part that ran."""

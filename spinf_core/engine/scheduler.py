@@ -30,6 +30,9 @@ class Work:
     def begin_pass(self, now: float) -> None:
         """Note that a pass with one of the parts begins."""
 
+    def end_launch(self) -> None:
+        """Note that such a pass is launched."""
+
     def take(self) -> Part:
         """The next part, which is no longer waiting."""
         part = self.peek()

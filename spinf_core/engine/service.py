@@ -34,9 +34,10 @@ from spinf_core.protocol import Features, ParsedRequest, ScoreRequest, ScoreResp
 
 _log = logging.getLogger(__name__)
 
-LAUNCH_FIRST = 0.001
-"""Seconds that a request's first parts are ahead of compiling the others: the interpreter runs one thread at a time, and would
-else turn to the one that launches only when its switch interval is over."""
+BEGIN_FIRST, LAUNCH_FIRST = 0.001, 0.02
+"""Seconds that a request's first parts have for themselves, to begin and then to be launched, before compiling the others goes
+on. The interpreter runs one thread at a time, and a thread that launches hands its turn to any other at every call of torch's,
+to get it back when a switch interval is over: it has to be ahead of the device before others compile, or the device waits."""
 
 FLOORS_AT_ONCE = 500
 """Floors of a request that are looked up while nobody else has the lock, some milliseconds."""
@@ -211,14 +212,17 @@ class ScoringService:
             own_floors = [] if shared else list(range(len(floors)))
             ticket.begin(floors, own_floors, len(compilation), self.loaded.budget, self.loaded.max_rows, early=shared)
             self._order_floors(ticket, floors)
+            ahead = False
             for entry in compilation.inputs():
                 with self._changed:
                     if ticket not in self._open:
                         return  # cancelled meanwhile, or what ran of it has failed
                     if ticket.add(entry):
                         self._run_soon(ticket)
-                        if not (ticket.compiled or ticket.begun):
-                            self._changed.wait(LAUNCH_FIRST)
+                        if not (ticket.compiled or ahead):
+                            ahead = True
+                            self._changed.wait_for(lambda: ticket.begun, BEGIN_FIRST)
+                            self._changed.wait_for(lambda: ticket.launched or not ticket.begun, LAUNCH_FIRST)
 
     def _order_floors(self, ticket: Ticket, floors: Floors) -> None:
         """Let a request wait for its floors; a few at a time, so that nobody waits long for the lock."""
