@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from spinf_core.nn.linear import InputFormat, Linear
 from spinf_quant_fp8s.products import FP8, LARGEST, scaled_product, to_fp8
+
+JOINED_ROWS = 512
+"""Up to this many rows, merged modules are one product: an H200 is not full of a single one's tiles."""
 
 
 class StaticLinear(Linear):
@@ -27,22 +31,78 @@ class StaticLinear(Linear):
         device = weights[0].device
         self.input_format: InputFormat | None = InputFormat(FP8, input_scale)
         self.input_scale = torch.tensor(input_scale, device=device)
-        self.modules = [(w, torch.tensor(s, device=device)) for w, s in zip(weights, weight_scales, strict=True)]
+        self.sizes = [len(weight) for weight in weights]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat([each.view(torch.uint8) for each in weights]).view(FP8)
+        scales = [torch.tensor(scale, device=device) for scale in weight_scales]
+        self.modules = list(zip(torch.split(self.weight, self.sizes), scales, strict=True))
         self.bias = bias
-        self.in_features = weights[0].shape[1]
-        self.out_features = sum(len(weight) for weight in weights)
+        self.out_features, self.in_features = self.weight.shape
+        self._joined = len(weights) > 1 and joins_exactly(device, tuple(self.sizes), self.in_features)
+        if self._joined:
+            self._row_scales = self.input_scale.expand(JOINED_ROWS, 1).contiguous()
+            self._column_scales = column_scales(scales, self.sizes)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[M, in] fp8, already divided by the input's scale -> [M, out] bfloat16."""
-        products = [scaled_product(x, weight, self.input_scale, scale) for weight, scale in self.modules]
-        product = products[0] if len(products) == 1 else torch.cat(products, dim=1)
+        if self._joins(x):
+            product = scaled_product(x, self.weight, self._row_scales[: len(x)], self._column_scales)
+        else:
+            products = self._products(x)
+            product = products[0] if len(products) == 1 else torch.cat(products, dim=1)
         return product if self.bias is None else product + self.bias
 
     def parts(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
-        """See `Linear.parts`: products of their own, which nothing has to join first."""
-        if self.bias is not None or [len(weight) for weight, _ in self.modules] != list(sizes):
+        """See `Linear.parts`: where the modules are products of their own, nothing has to join them first."""
+        if self._joins(x) or self.bias is not None or self.sizes != list(sizes):
             return super().parts(x, sizes)
+        return self._products(x)
+
+    def _joins(self, x: Tensor) -> bool:
+        return self._joined and len(x) <= JOINED_ROWS
+
+    def _products(self, x: Tensor) -> tuple[Tensor, ...]:
         return tuple(scaled_product(x, weight, self.input_scale, scale) for weight, scale in self.modules)
+
+
+def column_scales(scales: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """[1, N] the scale of each output, from those of the modules () and how many outputs each has."""
+    return torch.cat([scale.expand(size) for scale, size in zip(scales, sizes, strict=True)]).view(1, -1)
+
+
+@functools.cache
+def joins_exactly(device: torch.device, sizes: tuple[int, ...], width: int) -> bool:
+    """Whether one product by row and column scales gives here every bit of a product for each module: otherwise a row's bits
+    would depend on how many rows there are. Tried on random numbers, once for modules of the same sizes.
+
+    Args:
+        device: a GPU; others, whose products are emulated, gain nothing and do not join.
+        sizes: outputs of each module. width: of their input.
+    """
+    if device.type != "cuda":
+        return False
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(rows: int) -> Tensor:
+        return to_fp8(torch.randn(rows, width, generator=generator, device=device), 2.0**-4)
+
+    weights = [random(size) for size in sizes]
+    scales = [torch.tensor(1e-3 / (3 + number), device=device) for number in range(len(sizes))]
+    row_scale = torch.tensor(2.0**-4, device=device)
+    for rows in (16, JOINED_ROWS):
+        x = random(rows)
+        apart = [scaled_product(x, weight, row_scale, scale) for weight, scale in zip(weights, scales, strict=True)]
+        try:
+            joined = scaled_product(
+                x,
+                torch.cat([weight.view(torch.uint8) for weight in weights]).view(FP8),
+                row_scale.expand(rows, 1).contiguous(),
+                column_scales(scales, sizes),
+            )
+        except RuntimeError:  # this device has no products by row and column scales
+            return False
+        if not torch.equal(joined, torch.cat(apart, dim=1)):
+            return False
+    return True
 
 
 class SplitLinear(Linear):

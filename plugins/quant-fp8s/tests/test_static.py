@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from spinf_quant_fp8s.linears import SplitLinear, StaticLinear
-from spinf_quant_fp8s.products import FP8, LARGEST, to_fp8
+from spinf_quant_fp8s import linears
+from spinf_quant_fp8s.linears import JOINED_ROWS, SplitLinear, StaticLinear
+from spinf_quant_fp8s.products import FP8, LARGEST, scaled_product, to_fp8
 from spinf_quant_fp8s.scheme import Static
 from spinf_quant_fp8s.table import ScaleTable
 from torch import Tensor
@@ -193,3 +194,29 @@ def test_a_checkpoint_with_scales_of_its_own_keeps_them_though_there_is_a_table(
 
     assert linear.input_format is not None
     assert linear.input_format.scale == 0.25
+
+
+@pytest.mark.parametrize(("rows", "products"), [(16, 1), (JOINED_ROWS, 1), (JOINED_ROWS + 16, 2)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_rows_take_one_product_for_merged_modules(
+    checkpoint, monkeypatch: pytest.MonkeyPatch, rows: int, products: int, bias: bool
+) -> None:
+    tensors = module("a", 16, 2**-7, 0.25, bias) | module("b", 32, 3 * 2**-9, 0.25, bias)
+    x = torch.randn(rows, IN).to(torch.bfloat16)
+    apart = Static(None).linear(checkpoint(tensors), ("a", "b"), (16, 32), IN)
+    seen = []
+
+    def counted(x: Tensor, weight: Tensor, *scales: Tensor) -> Tensor:
+        seen.append(len(weight))
+        return scaled_product(x, weight, *scales)
+
+    monkeypatch.setattr(linears, "joins_exactly", lambda *_: True)
+    monkeypatch.setattr(linears, "scaled_product", counted)
+    joining = Static(None).linear(checkpoint(tensors), ("a", "b"), (16, 32), IN)
+    inputs = write(x, joining.input_format)
+    found = joining.parts(inputs, (16, 32))
+
+    assert len(seen) == products
+    for mine, other in zip(found, apart.parts(inputs, (16, 32)), strict=True):
+        assert_rounded(mine, other.double())
+    assert_rounded(joining(inputs), apart(inputs).double())

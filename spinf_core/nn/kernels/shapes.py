@@ -50,11 +50,12 @@ def tile_shape(group: int, head_dim: int, dtype: torch.dtype, room: int) -> Tile
     fold = 1
     while group % (2 * fold) == 0 and CONTENT_TILE * fold * 2 <= 128:
         fold *= 2
-    width = triton.next_power_of_2(head_dim)
+    width: int = triton.next_power_of_2(head_dim)
+    largest = TileShape(CONTENT_TILE, fold, 64, 8, 2)
+    if wide:  # two shares work out the scores twice, but each warp has rows of its own
+        largest = TileShape(CONTENT_TILE, fold, 32, 8, 2, shares=fold)
     for shape in (
-        # Two shares multiply for their scores twice, but each of the eight warps has rows of its own.
-        *((TileShape(CONTENT_TILE, fold, 32, 8, 2, shares=2),) if wide and fold > 1 else ()),
-        *(() if wide else (TileShape(CONTENT_TILE, fold, 64, 8, 2),)),
+        largest,
         TileShape(CONTENT_TILE, 1, 32, 8, 2),
         TileShape(CONTENT_TILE, 1, 32, 8, 1),
         TileShape(32, 1, 32, 4, 1),
