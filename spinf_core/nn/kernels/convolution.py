@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spinf_core.nn.convolution import NORM_EPS, PathTaps
+from spinf_core.nn.kernels.launch import launcher
 
 ROWS = 8
 
@@ -67,7 +68,7 @@ def convolve(
     flat = inputs if past is None else past.flatten(0, 1)
     assert flat.stride(1) == 1
     out = torch.empty(len(inputs), heads, width, dtype=torch.float32, device=inputs.device)
-    _convolve[triton.cdiv(len(inputs), ROWS), heads](
+    launcher(_convolve)[triton.cdiv(len(inputs), ROWS), heads](
         inputs,
         flat,
         weight,

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from spinf_core.nn.kernels.launch import launcher
+
 ROWS = 8
 
 
@@ -45,7 +47,7 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     assert gate.stride(1) == 1
     assert x.is_contiguous()
     out = torch.empty(rows, heads * width, dtype=gate.dtype, device=gate.device)
-    _gated_norm[triton.cdiv(rows, ROWS), heads](
+    launcher(_gated_norm)[triton.cdiv(rows, ROWS), heads](
         x,
         gate,
         weight,

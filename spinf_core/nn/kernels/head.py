@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from spinf_core.nn.kernels.launch import launcher
+
 SHARES = 8  # programs to a row, so that a block of rows fills the device
 BLOCK = 4096
 
@@ -35,7 +37,7 @@ def log_sum_exp(logits: Tensor, softcap: float | None) -> Tensor:
     rows, vocabulary = logits.shape
     shares = logits.new_empty(rows, SHARES)
     share = triton.cdiv(triton.cdiv(vocabulary, SHARES), BLOCK) * BLOCK
-    _log_sum_exp[rows, SHARES](
+    launcher(_log_sum_exp)[rows, SHARES](
         logits, shares, softcap or 0.0, V=vocabulary, SHARE=share, BLOCK=BLOCK, CAPPED=softcap is not None, num_warps=8
     )
     return torch.logsumexp(shares, dim=1)

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from spinf_core.nn.kernels.formats import scaling, stored
+from spinf_core.nn.kernels.launch import launcher
 from spinf_core.nn.linear import InputFormat
 
 
@@ -139,7 +140,7 @@ def rms_norm(x: Tensor, norm: Norm, output: InputFormat | None) -> Tensor:
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     block, warps = _row_shape(width)
-    _rms_norm[(count,)](
+    launcher(_rms_norm)[(count,)](
         rows, x if weight is None else weight, out, rows.stride(0), eps, scale,
         D=width, BLOCK=block, WEIGHT=weight is not None, WIDE=wide, num_warps=warps, **format_,
     )  # fmt: skip
@@ -158,7 +159,7 @@ def add_norm(
     then_weight, then_eps, then_wide = then
     assert then_weight is not None
     block, warps = _row_shape(width)
-    _add_norm[(count,)](
+    launcher(_add_norm)[(count,)](
         x, update, after_weight, 1.0 if scalar is None else scalar, summed, then_weight, out, after_eps, then_eps, scale,
         D=width, BLOCK=block, AFTER=after is not None, AFTER_WIDE=after_wide, SCALAR=scalar is not None,
         THEN_WIDE=then_wide, num_warps=warps, **format_,
@@ -171,7 +172,7 @@ def gated(gate: Tensor, up: Tensor, gelu: bool, output: InputFormat | None) -> T
     count, width = gate.shape
     out, scale, format_ = _output(gate.shape, gate, output)
     block = min(1024, triton.next_power_of_2(width))
-    _gated[count, triton.cdiv(width, block)](
+    launcher(_gated)[count, triton.cdiv(width, block)](
         gate, up, out, gate.stride(0), up.stride(0), scale, F=width, BLOCK=block, GELU=gelu, num_warps=4, **format_
     )
     return out
@@ -194,7 +195,7 @@ def turned_heads(
         flags[f"{name}_NORM"] = norm is not None
         flags[f"{name}_WEIGHT"] = norm is not None and norm[0] is not None
     weights = [q if norm is None or norm[0] is None else norm[0] for norm in norms]
-    _heads[count, 1 if keys_values is None else 3](
+    launcher(_heads)[count, 1 if keys_values is None else 3](
         q, k, v, q.stride(0), k.stride(0), v.stride(0), *weights, *(0.0 if norm is None else norm[1] for norm in norms),
         *tables, *outs,
         H=heads, H_BLOCK=triton.next_power_of_2(heads), K=kv_heads, K_BLOCK=triton.next_power_of_2(kv_heads),

@@ -21,6 +21,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from spinf_core.nn.attention import Blocks
 from spinf_core.nn.kernels.formats import scaling, stored
+from spinf_core.nn.kernels.launch import launcher
 from spinf_core.nn.kernels.shapes import shared_memory, tile_shape
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_tables
 from spinf_core.nn.layout import PATH_TILE, TreeLayout
@@ -247,7 +248,7 @@ class TritonTreeAttention:
         tiled = tables.in_place and head_dim == width >= 64
         parts = CONTENT_TILE // shape.rows
         out_scale, scaled = scaling(output)
-        _attend[tiles * parts, heads // shape.fold * shape.shares](
+        launcher(_attend)[tiles * parts, heads // shape.fold * shape.shares](
             q,
             k,
             v,

@@ -12,6 +12,7 @@ from torch import Tensor
 from spinf_core.errors import SetupError
 from spinf_core.nn.delta import start_states
 from spinf_core.nn.kernels.delta import prepare_chunks, scan_contents, walk_paths
+from spinf_core.nn.kernels.launch import launcher
 from spinf_core.nn.walks import RecurrencePlan
 from spinf_core.stack import CONTENT_TILE, IntArray
 
@@ -87,7 +88,7 @@ class TritonTreeDelta:
             inverse = v.new_empty(chunks, heads, CONTENT_TILE, CONTENT_TILE)
             seen = torch.empty_like(inverse)
             block = min(SCAN_COLUMNS, value_width)
-            prepare_chunks[chunks, heads * key_heads // value_heads](
+            launcher(prepare_chunks)[chunks, heads * key_heads // value_heads](
                 q,
                 k,
                 g,
@@ -103,7 +104,7 @@ class TritonTreeDelta:
                 num_warps=PREPARE_WARPS,
                 num_stages=1,
             )
-            scan_contents[runs, heads * (value_width // block)](
+            launcher(scan_contents)[runs, heads * (value_width // block)](
                 q,
                 k,
                 v,
@@ -127,7 +128,7 @@ class TritonTreeDelta:
             )
         block = min(WALK_COLUMNS, value_width)
         for walks in tables.levels:
-            walk_paths[len(walks[0]), heads * (value_width // block)](
+            launcher(walk_paths)[len(walks[0]), heads * (value_width // block)](
                 q,
                 k,
                 v,
