@@ -15,6 +15,7 @@ import torch
 from spinf_core.checkpoints import Checkpoint, cache_root, resolve
 from spinf_core.checkpoints.progress import megabytes
 from spinf_core.engine import fingerprint
+from spinf_core.engine.ahead import compile_ahead
 from spinf_core.engine.allocation import keep_freed_memory
 from spinf_core.engine.devices import choose_device
 from spinf_core.engine.processor import default_threads
@@ -172,6 +173,7 @@ def _loaded(located: Located, device: torch.device, name: str, why: str, plugins
     sizes = Sizes.up_to(budget, max_rows, STEPS[device.type])
     chosen = settings.engine
     values = fingerprint.inputs(checkpoint.revision, model, scheme, chosen.lm_head, sizes.listed, chosen.stack_options)
+    compile_ahead(model, sizes, progress)
     tested = kept_self_test(
         cache_root() / "self-test",
         fingerprint.digest(values),
