@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import attrs
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +50,13 @@ class TileTables:
 
 def tile_arrays(layout: TreeLayout) -> dict[str, IntArray]:
     """The tables of a pass by their names, on the host."""
-    tiles, content_keys = _content(layout)
+    row_path = _row_paths(layout)
+    tiles, content_keys = _content(layout, row_path)
     arrays = {"tiles": tiles, "content_keys": content_keys, "depth": layout.pass_.depth}
     if layout.blocks is not None:
         last = np.maximum.reduceat(layout.blocks[1], tiles[0])
         arrays |= {"blocks": layout.blocks, "block_keys": np.maximum(tiles[3], last)}
-    return arrays | _steps(layout, tiles)
+    return arrays | {"row_path": row_path} | _steps(layout, tiles, row_path)
 
 
 def tile_tables(layout: TreeLayout) -> TileTables:
@@ -76,19 +79,32 @@ def with_room(arrays: dict[str, IntArray]) -> dict[str, IntArray]:
     return padded
 
 
-def _content(layout: TreeLayout) -> tuple[IntArray, IntArray]:
+def _row_paths(layout: TreeLayout) -> IntArray:
+    """[N] the path that each row after the cut reads, by its place among those of all groups; `UNUSED` in a content."""
+    row_path = np.full(layout.rows, UNUSED, np.int32)
+    paths = 0
+    for group in layout.path_tiles:
+        mine = group.queries != UNUSED
+        row_path[group.queries[mine]] = np.broadcast_to(paths + np.arange(len(mine))[:, None], mine.shape)[mine]
+        paths += len(mine)
+    return row_path
+
+
+def _content(layout: TreeLayout, row_path: IntArray) -> tuple[IntArray, IntArray]:
     """The tiles, all but their steps: content rows causally, rows after the cut against the whole of their content; padding."""
     tiles, keys = [], []
+    # In pre-order the rows that read one path lie one behind another.
+    begins = (np.flatnonzero(np.diff(row_path)) + 1).tolist()
     used = stop = 0
     for (start, cut_row, stop), index in zip(layout.pass_.segments, layout.content_index, strict=True):
         length = len(index)
         at = int(index[0]) if layout.kept is None and length else used
         inside = np.arange(start, cut_row, CONTENT_TILE)
-        after = np.arange(cut_row, stop, CONTENT_TILE)
+        after = np.array(_even_tiles(begins, int(cut_row), int(stop)), np.int64)
         depth = inside - start + length - (cut_row - start)
         tiles += [
             _columns(inside, cut_row, at, np.minimum(depth + CONTENT_TILE, length), depth + 1),
-            _columns(after, stop, at, length, length),
+            _columns(after, stop, at, length, length, np.diff(after, append=stop)),
         ]
         keys.append(index)
         used += length
@@ -97,32 +113,49 @@ def _content(layout: TreeLayout) -> tuple[IntArray, IntArray]:
     return np.concatenate(tiles, axis=1), joined
 
 
+def _even_tiles(begins: list[int], first: int, stop: int) -> list[int]:
+    """Where tiles of the rows [first, stop) begin: as few as hold them, much alike, and parted between paths where that is
+    possible, for a tile takes a step more for every `SLOTS` paths."""
+    found = []
+    for tiles in range(-(-(stop - first) // CONTENT_TILE), 0, -1):
+        found.append(first)
+        last = min(first + CONTENT_TILE, stop)
+        least = max(first + 1, stop - (tiles - 1) * CONTENT_TILE)
+        even = first + -(-(stop - first) // tiles)
+        at = bisect_left(begins, even)
+        between = [place for place in begins[max(at - 1, 0) : at + 1] if least <= place <= last]
+        first = min(between, key=lambda place: abs(place - even), default=even)
+    return found
+
+
 def _columns(
-    first: NDArray[np.int64], stop: int, key: int, keys: int | NDArray[np.int64], seen: int | NDArray[np.int64]
+    first: NDArray[np.int64],
+    stop: int,
+    key: int,
+    keys: int | NDArray[np.int64],
+    seen: int | NDArray[np.int64],
+    rows: int | NDArray[np.int64] = CONTENT_TILE,
 ) -> IntArray:
     columns = np.zeros((7, len(first)), np.int32)
     columns[0] = first
-    columns[1] = np.minimum(CONTENT_TILE, stop - first)
+    columns[1] = np.minimum(rows, stop - first)
     columns[2], columns[3], columns[4] = key, keys, seen
     return columns
 
 
-def _steps(layout: TreeLayout, tiles: IntArray) -> dict[str, IntArray]:
-    """The steps of each tile, which are written into `tiles`, and which path each row reads."""
-    row_path = np.full(layout.rows, UNUSED, np.int32)
+def _steps(layout: TreeLayout, tiles: IntArray, row_path: IntArray) -> dict[str, IntArray]:
+    """The steps of each tile, which are written into `tiles`."""
     stretches, key_at, flat = [], [], [np.empty(0, np.int32)]
-    paths = used = 0
+    used = 0
     for group in layout.path_tiles:
         number, width = group.keys.shape
-        mine = group.queries != UNUSED
-        row_path[group.queries[mine]] = np.broadcast_to(paths + np.arange(number)[:, None], mine.shape)[mine]
         stretches.append(np.full(number, group.number + 1))
         key_at.append(used + width * np.arange(number))
         flat.append(group.keys.ravel())
-        paths, used = paths + number, used + group.keys.size
-    if not paths:
+        used += group.keys.size
+    if not used:
         empty = np.empty((0, STEP_KEYS), np.int32)
-        return {"row_path": row_path, "step_keys": empty, "step_paths": empty, "stretch": np.empty(0, np.int32)}
+        return {"step_keys": empty, "step_paths": empty, "stretch": np.empty(0, np.int32)}
     rows = np.flatnonzero(row_path != UNUSED)
     tile = _tile_of(rows, tiles)
     read = row_path[rows]  # in pre-order the rows of a tile that read one path lie one behind another
@@ -148,7 +181,6 @@ def _steps(layout: TreeLayout, tiles: IntArray) -> dict[str, IntArray]:
     tiles[6] = np.bincount(of_tile[first], steps, tiles.shape[1])
     tiles[5] = np.cumsum(tiles[6]) - tiles[6]
     return {
-        "row_path": row_path,
         "step_keys": keys.reshape(-1, STEP_KEYS),
         "step_paths": step_paths.reshape(-1, STEP_KEYS),
         "stretch": np.repeat(stretch[first], steps).astype(np.int32),
