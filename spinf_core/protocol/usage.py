@@ -18,6 +18,13 @@ def rounded(number: float) -> float:
     Raises:
         ValueError: for NaN and infinities, which JSON lacks and no result is.
     """
+    scaled = number * 1e6
+    if -1e9 < scaled < 1e9:
+        # What `round` finds, in half its time: a product of this size is off by less than a millionth, so the integer is right
+        # where it is no near tie, and a quotient of such integers is the float nearest to it.
+        whole = round(scaled)
+        if -0.4999 < scaled - whole < 0.4999:
+            return whole / 1e6
     if not math.isfinite(number):
         raise ValueError(f"{number} cannot be answered: JSON has finite numbers only")
     return round(number, DECIMALS) + 0.0  # + 0.0 turns -0.0 into 0.0

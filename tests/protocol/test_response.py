@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -136,6 +137,18 @@ NUMBERS = st.one_of(
 @given(NUMBERS)
 def test_a_number_is_written_as_json_writes_it_rounded(number: float) -> None:
     assert number_text(number) == json.dumps(rounded(number))
+
+
+TIES = st.builds(
+    lambda half, towards: math.nextafter((half + 0.5) / 1e6, towards),
+    st.integers(-(10**10), 10**10),
+    st.sampled_from([-math.inf, 0.0, math.inf]),
+)
+
+
+@given(NUMBERS | TIES)
+def test_a_number_is_rounded_as_python_rounds_it(number: float) -> None:
+    assert repr(rounded(number)) == repr(round(number, 6) + 0.0)
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=4)
