@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 
 from spinf_core.compiler.asked import Prompt
 from spinf_core.engine.floors import QuestionScore
@@ -15,7 +14,6 @@ from spinf_core.protocol import ParsedQuery
 from spinf_core.protocol.response import (
     CombinationResult,
     InputResult,
-    OptionResult,
     QueryResult,
     ScoreResponse,
     Warning,
@@ -92,11 +90,13 @@ def _queries(
 
 def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
     floor = None if prompt.floor is None else floors[prompt.floor]
-    floor_p = repeat(None) if floor is None else floor.p
     return CombinationResult(
         values=prompt.values,
-        options=tuple(map(OptionResult, prompt.query.options, score.logprob, score.p, floor_p)),
+        texts=prompt.query.options,
+        logprob=score.logprob,
+        p=score.p,
         residual=score.residual,
+        floor_p=None if floor is None else floor.p,
         floor_residual=None if floor is None else floor.residual,
     )
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import repeat
 from json.encoder import encode_basestring
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 from spinf_core.protocol.usage import Json, Timing, Usage, number_text, rounded
+
+T = TypeVar("T")
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
@@ -78,36 +81,68 @@ class OptionResult:
 
     def to_dict(self) -> Json:
         """The public JSON."""
-        floor = self.floor_p  # no call for None: a response may hold very many
-        return {
-            "text": self.text,
-            "logprob": rounded(self.logprob),
-            "p": rounded(self.p),
-            "floor_p": None if floor is None else rounded(floor),
-        }
-
-    def to_json(self) -> str:
-        """The public JSON as text."""
-        text, floor = encode_basestring(self.text), self.floor_p
-        numbers = f'"logprob": {number_text(self.logprob)}, "p": {number_text(self.p)}'
-        return f'{{"text": {text}, {numbers}, "floor_p": {"null" if floor is None else number_text(floor)}}}'
+        return _option(self.text, self.logprob, self.p, self.floor_p)
 
 
-@attrs.frozen
+def _option(text: str, logprob: float, p: float, floor_p: float | None) -> Json:
+    return {
+        "text": text,
+        "logprob": rounded(logprob),
+        "p": rounded(p),
+        "floor_p": None if floor_p is None else rounded(floor_p),
+    }
+
+
+def _option_text(text: str, logprob: float, p: float, floor_p: float | None) -> str:
+    """`_option` as JSON writes it."""
+    numbers = f'"logprob": {number_text(logprob)}, "p": {number_text(p)}'
+    floor = "null" if floor_p is None else number_text(floor_p)
+    return f'{{"text": {encode_basestring(text)}, {numbers}, "floor_p": {floor}}}'
+
+
+@attrs.frozen(repr=False)
 class CombinationResult:
-    """One prompt: its options in their order, and the probability on none of them, with and without content."""
+    """One prompt: its options in their order, and the probability on none of them, with and without content.
+
+    A response may hold very many: an option is an object only once somebody looks at it.
+
+    Attributes:
+        values: that filled the template.
+        texts, logprob, p: of each option, see `OptionResult`. floor_p: of each, or None.
+        residual, floor_residual: the probability on no option.
+    """
 
     values: Mapping[str, str]
-    options: tuple[OptionResult, ...]
+    texts: tuple[str, ...]
+    logprob: tuple[float, ...]
+    p: tuple[float, ...]
     residual: float
+    floor_p: tuple[float, ...] | None = None
     floor_residual: float | None = None
+    _options: tuple[OptionResult, ...] | None = attrs.field(default=None, init=False, eq=False)
+
+    @property
+    def options(self) -> tuple[OptionResult, ...]:
+        """The options, made once. No `cached_property`: with slots that makes every other attribute slow to read."""
+        if self._options is None:
+            object.__setattr__(self, "_options", tuple(self._each(OptionResult)))
+        assert self._options is not None
+        return self._options
+
+    def _each(self, make: Callable[[str, float, float, float | None], T]) -> Iterator[T]:
+        """What is made of each option."""
+        return map(make, self.texts, self.logprob, self.p, repeat(None) if self.floor_p is None else self.floor_p)
+
+    def __repr__(self) -> str:
+        members = f"values={self.values!r}, options={self.options!r}, residual={self.residual!r}"
+        return f"CombinationResult({members}, floor_residual={self.floor_residual!r})"
 
     def to_dict(self) -> Json:
         """The public JSON."""
         floor = self.floor_residual
         return {
             "values": dict(self.values),
-            "options": [option.to_dict() for option in self.options],
+            "options": list(self._each(_option)),
             "residual": rounded(self.residual),
             "floor_residual": None if floor is None else rounded(floor),
         }
@@ -116,7 +151,7 @@ class CombinationResult:
         """The public JSON as text."""
         floor = self.floor_residual
         values = ", ".join([f"{encode_basestring(name)}: {encode_basestring(value)}" for name, value in self.values.items()])
-        options = ", ".join([option.to_json() for option in self.options])
+        options = ", ".join(self._each(_option_text))
         residuals = f'{number_text(self.residual)}, "floor_residual": {"null" if floor is None else number_text(floor)}'
         return f'{{"values": {{{values}}}, "options": [{options}], "residual": {residuals}}}'
 

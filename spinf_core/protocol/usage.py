@@ -9,35 +9,36 @@ import attrs
 
 Json = dict[str, Any]
 
-DECIMALS = 6
+TO_INTEGER = 1.5 * 2**52
+"""Added to a smaller float and taken away again it leaves the nearest integer: floats of its size have no fraction."""
 
 
 def rounded(number: float) -> float:
-    """The number as the public JSON shows it.
+    """The number as the public JSON shows it, to 6 decimals.
 
     Raises:
         ValueError: for NaN and infinities, which JSON lacks and no result is.
     """
     scaled = number * 1e6
     if -1e9 < scaled < 1e9:
-        # What `round` finds, in half its time: a product of this size is off by less than a millionth, so the integer is right
-        # where it is no near tie, and a quotient of such integers is the float nearest to it.
-        whole = round(scaled)
+        # What `round` finds, in a third of its time: a product of this size is off by less than a millionth, so the integer is
+        # right where it is no near tie, and a quotient of such integers is the float nearest to it.
+        whole = (scaled + TO_INTEGER) - TO_INTEGER
         if -0.4999 < scaled - whole < 0.4999:
-            return whole / 1e6
+            return whole / 1e6 + 0.0  # + 0.0 turns -0.0 into 0.0
     if not math.isfinite(number):
         raise ValueError(f"{number} cannot be answered: JSON has finite numbers only")
-    return round(number, DECIMALS) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return round(number, 6) + 0.0
 
 
 def number_text(number: float) -> str:
-    """`rounded` as JSON writes it, in half the time.
+    """`rounded` as JSON writes it, in half the time or less.
 
     Raises:
         ValueError: see `rounded`.
     """
     if 1e-4 <= number < 1e9 or -1e9 < number <= -1e-4:  # of up to 15 digits, which `repr` would write with no exponent
-        text = f"{number:.{DECIMALS}f}"
+        text = f"{number:.6f}"
         if text[-1] != "0":
             return text
         text = text.rstrip("0")

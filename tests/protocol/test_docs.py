@@ -11,7 +11,7 @@ import pytest
 
 from spinf_core.errors import Rejected
 from spinf_core.protocol import Features, ScoreResponse, Warning, parse_request
-from spinf_core.protocol.response import CombinationResult, InputResult, OptionResult, QueryResult
+from spinf_core.protocol.response import CombinationResult, InputResult, QueryResult
 from spinf_core.protocol.usage import ContentUsage, PromptTokensDetails, ScoringUsage, Timing, Usage
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scoring-api.md").read_text()
@@ -51,10 +51,9 @@ def test_the_response_is_one_that_the_classes_give() -> None:
     (query,) = result["queries"]
     (combination,) = query["combinations"]
     scored = CombinationResult(
-        combination["values"],
-        tuple(OptionResult(**option) for option in combination["options"]),
-        combination["residual"],
-        combination["floor_residual"],
+        **{name: value for name, value in combination.items() if name != "options"},
+        texts=tuple(option["text"] for option in combination["options"]),
+        **{name: tuple(option[name] for option in combination["options"]) for name in ("logprob", "p", "floor_p")},
     )
     counts = {name: value for name, value in page["usage"].items() if name != "total_tokens"}
     usage = Usage(

@@ -66,7 +66,22 @@ def response(*results: InputResult, **fields: Any) -> dict[str, Any]:
 
 
 def scored(option: OptionResult, residual: float = 0.0, floor_residual: float | None = None) -> InputResult:
-    return InputResult("0", (QueryResult("q", (CombinationResult({}, (option,), residual, floor_residual),)),))
+    return InputResult("0", (QueryResult("q", (combination({}, [option], residual, floor_residual),)),))
+
+
+def combination(
+    values: dict[str, str], options: list[OptionResult], residual: float, floor_residual: float | None
+) -> CombinationResult:
+    """Of options that all have a floor, or none."""
+    return CombinationResult(
+        values=values,
+        texts=tuple(option.text for option in options),
+        logprob=tuple(option.logprob for option in options),
+        p=tuple(option.p for option in options),
+        residual=residual,
+        floor_p=tuple(option.floor_p for option in options if option.floor_p is not None) or None,
+        floor_residual=floor_residual,
+    )
 
 
 def test_the_response_has_exactly_the_documented_members() -> None:
@@ -152,13 +167,10 @@ def test_a_number_is_rounded_as_python_rounds_it(number: float) -> None:
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=4)
-OPTIONS = st.builds(OptionResult, TEXTS, NUMBERS, NUMBERS, st.none() | NUMBERS)
+FLOORLESS = st.lists(st.builds(OptionResult, TEXTS, NUMBERS, NUMBERS), min_size=1, max_size=2)
+WITH_FLOORS = st.lists(st.builds(OptionResult, TEXTS, NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=2)
 COMBINATIONS = st.builds(
-    CombinationResult,
-    st.dictionaries(TEXTS, TEXTS, max_size=2),
-    st.lists(OPTIONS, max_size=2).map(tuple),
-    NUMBERS,
-    st.none() | NUMBERS,
+    combination, st.dictionaries(TEXTS, TEXTS, max_size=2), FLOORLESS | WITH_FLOORS, NUMBERS, st.none() | NUMBERS
 )
 QUERIES = st.builds(QueryResult, TEXTS, st.lists(COMBINATIONS, max_size=2).map(tuple))
 PACKS = st.none() | st.just(({"id": "é", "decision": {"p": 0.5}},))
@@ -167,6 +179,16 @@ PACKS = st.none() | st.just(({"id": "é", "decision": {"p": 0.5}},))
 @given(st.builds(InputResult, TEXTS, st.lists(QUERIES, max_size=2).map(tuple), PACKS))
 def test_a_result_is_written_as_json_writes_it(result: InputResult) -> None:
     assert result.json == json.dumps(result.to_dict(), ensure_ascii=False)
+
+
+@given(FLOORLESS | WITH_FLOORS)
+def test_a_combination_has_its_options(options: list[OptionResult]) -> None:
+    found = combination({"A": "b"}, options, 0.25, None)
+    assert found.options == tuple(options)
+    assert found.to_dict()["options"] == [option.to_dict() for option in options]
+    assert (
+        repr(found) == f"CombinationResult(values={{'A': 'b'}}, options={tuple(options)!r}, residual=0.25, floor_residual=None)"
+    )
 
 
 def test_the_body_of_a_response_is_its_json() -> None:
