@@ -6,6 +6,7 @@ Whatever can be refused is refused before the first input is compiled, so that i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import cast
 
 import attrs
 
@@ -213,7 +214,10 @@ class Compilation:
                 entry.messages_param,
             )
         rows = shared + sum(lengths) + sum(plan.tokens_after_first for plan in decided)
-        return _Accepted(entry, content, asked, joints, decided, tuple(each for each in prompts if each is not None), rows)
+        formed = tuple(prompt for prompt in prompts if prompt is not None)
+        if not asked.undecided:  # one tuple for all inputs, so that what follows from it is found once
+            formed = cast(tuple[Prompt, ...], asked.prompts)
+        return _Accepted(entry, content, asked, joints, decided, formed, rows)
 
     def _plan(self, query: ParsedQuery, text: str) -> OptionPlan:
         compiler = self._own if query.pack is None else self._kept.compiler

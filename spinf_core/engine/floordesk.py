@@ -100,7 +100,7 @@ class FloorDesk(Work):
             del self._first[key]
         self._alone.difference_update(keys)
         served: set[Ticket] = set()
-        for key, score in zip(keys, run.scores(), strict=True):
+        for key, score in zip(keys, run.scores().questions(), strict=True):
             if score.finite:
                 self._cache.put(key, score)
             for ticket in self._waiting.pop(key, ()):

@@ -17,7 +17,7 @@ from spinf_core.compiler.questions import FloorKey
 from spinf_core.engine.floors import QuestionScore
 from spinf_core.engine.reading import Values
 from spinf_core.engine.scheduler import Work
-from spinf_core.engine.scorer import question_scores
+from spinf_core.engine.scorer import JobScores, job_scores
 from spinf_core.packs.request import PackRun
 from spinf_core.protocol import ParsedRequest, ScoreResponse, Warning
 from spinf_core.protocol.response import InputResult
@@ -36,7 +36,7 @@ class JobRun:
         self.job = job
         self._values = np.full(len(job.pair_node), np.nan)
         self._missing = len(job.pair_node)
-        self._scores: tuple[QuestionScore, ...] | None = None
+        self._scores: JobScores | None = None
 
     def fill(self, part: Part, values: Values) -> None:
         """Take the values of a part."""
@@ -48,10 +48,10 @@ class JobRun:
         """Whether every pair was read."""
         return self._missing == 0
 
-    def scores(self) -> tuple[QuestionScore, ...]:
+    def scores(self) -> JobScores:
         """Of every question, once complete."""
         if self._scores is None:
-            self._scores = question_scores(self.job, self._values)
+            self._scores = job_scores(self.job, self._values)
         return self._scores
 
 
@@ -184,7 +184,7 @@ class Ticket(Work):
         if run is self._floor_run and run.complete:
             assert self.wanted is not None
             keys = list(self.wanted.numbers)
-            self.floors |= zip((keys[number] for number in self._own_floors), run.scores(), strict=True)
+            self.floors |= zip((keys[number] for number in self._own_floors), run.scores().questions(), strict=True)
 
     @property
     def compiled(self) -> bool:
@@ -207,10 +207,10 @@ class Ticket(Work):
         if not (self.floors_complete and all(score.finite for score in self.floors.values())):
             return []
         inputs = (n for n, run in enumerate(self._runs) if n not in self.answers and run.complete)
-        return [n for n in inputs if all(score.finite for score in self._runs[n].scores())]
+        return [n for n in inputs if self._runs[n].scores().finite]
 
-    def scores_of(self, number: int) -> tuple[QuestionScore, ...]:
-        """Of an input that was read, per question."""
+    def scores_of(self, number: int) -> JobScores:
+        """Of an input that was read."""
         return self._runs[number].scores()
 
     def floor_scores(self) -> tuple[QuestionScore, ...]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, repeat
+
+import attrs
 
 from spinf_core.compiler.asked import Prompt
 from spinf_core.engine.floors import QuestionScore
-from spinf_core.engine.packs import Scored, by_query, hidden_ids, pack_results
+from spinf_core.engine.packs import hidden_ids, pack_results
 from spinf_core.engine.request import InputAnswer, Ticket
+from spinf_core.engine.scorer import JobScores
 from spinf_core.errors import Rejected
 from spinf_core.protocol import ParsedQuery
 from spinf_core.protocol.response import (
@@ -34,10 +39,11 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     """
     parsed = ticket.parsed
     assert parsed is not None
-    found = [ticket.scores_of(number) for number in range(len(ticket.inputs))]
-    if not all(score.finite for scores in (*found, ticket.floor_scores()) for score in scores):
+    numbers = range(len(ticket.inputs))
+    finite = all(ticket.scores_of(number).finite for number in numbers)
+    if not (finite and all(score.finite for score in ticket.floor_scores())):
         raise Rejected("engine_error", "the model gave a score that is not a number; the request was not answered")
-    answers = [input_answer(ticket, number) for number in range(len(ticket.inputs))]
+    answers = list(input_answers(ticket, numbers))
     about_joins = (each for entry in ticket.inputs for each in entry.warnings)
     about_scores = (each for answer in answers for each in answer.warnings)
     silent = hidden_ids(ticket.packs)
@@ -61,59 +67,81 @@ def response(ticket: Ticket, model: str, fingerprint: str) -> ScoreResponse:
     )
 
 
-def input_answer(ticket: Ticket, number: int) -> InputAnswer:
-    """What the response says of one input, once its scores and all floors are in; made once."""
-    made = ticket.answers.get(number)
-    if made is None:
-        entry, found = ticket.inputs[number], ticket.scores_of(number)
-        scored = list(by_query(entry, found))
-        hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
-        result = InputResult(
-            entry.id,
-            tuple(_queries(scored, ticket.floor_scores(), hidden)),
-            tuple(pack_results(ticket.packs, entry, found)) if ticket.packs else None,
+def input_answers(ticket: Ticket, numbers: Sequence[int]) -> Iterator[InputAnswer]:
+    """What the response says of some inputs, once their scores and all floors are in; made once."""
+    floors = ticket.floor_scores() if numbers else ()
+    hidden = frozenset(run.pack.key for run in ticket.packs if not run.include_queries)
+    outlines: dict[int, list[_QueryOutline]] = {}  # inputs that are asked the same have one tuple of prompts
+    for number in numbers:
+        if number not in ticket.answers:
+            entry, scores = ticket.inputs[number], ticket.scores_of(number)
+            outline = outlines.get(id(entry.prompts))
+            if outline is None:
+                outline = outlines[id(entry.prompts)] = list(_outline(entry.prompts, floors))
+            result = InputResult(
+                entry.id,
+                tuple(each.result(scores) for each in outline if each.query.pack not in hidden),
+                tuple(pack_results(ticket.packs, entry, scores.p)) if ticket.packs else None,
+            )
+            ticket.answers[number] = InputAnswer(result, tuple(_low_mass_warnings(entry.id, outline, scores)))
+        yield ticket.answers[number]
+
+
+@attrs.frozen(eq=False)
+class _QueryOutline:
+    """What a query's results have in common, whatever the content.
+
+    Attributes:
+        query: whose. at: its questions among those of the input.
+        values, floor_p, floor_residual: of each of them.
+        longer_options: whether some option has several tokens.
+    """
+
+    query: ParsedQuery
+    at: slice
+    values: tuple[Mapping[str, str], ...]
+    floor_p: tuple[tuple[float, ...] | None, ...]
+    floor_residual: tuple[float | None, ...]
+    longer_options: bool
+
+    def result(self, scores: JobScores) -> QueryResult:
+        """The result on one content."""
+        texts, at = repeat(self.query.options), self.at
+        read = scores.logprob[at], scores.p[at], scores.residual[at]
+        return QueryResult(
+            self.query.id, tuple(map(CombinationResult, self.values, texts, *read, self.floor_p, self.floor_residual))
         )
-        made = ticket.answers[number] = InputAnswer(result, tuple(_low_mass_warnings(entry.id, scored)))
-    return made
 
 
-def _queries(
-    scored: Iterable[tuple[ParsedQuery, Scored]], floors: tuple[QuestionScore, ...], hidden: frozenset[str]
-) -> list[QueryResult]:
-    """The results of the queries that are the caller's own or of a pack whose queries were asked for."""
-    return [
-        QueryResult(query.id, tuple(_combination(prompt, score, floors) for prompt, score in pairs))
-        for query, pairs in scored
-        if query.pack not in hidden
-    ]
+def _outline(prompts: Iterable[Prompt], floors: Sequence[QuestionScore]) -> Iterator[_QueryOutline]:
+    first = 0
+    for _, some in groupby(prompts, key=lambda prompt: id(prompt.query)):
+        mine = list(some)
+        read = [None if prompt.floor is None else floors[prompt.floor] for prompt in mine]
+        yield _QueryOutline(
+            query=mine[0].query,
+            at=slice(first, first + len(mine)),
+            values=tuple(prompt.values for prompt in mine),
+            floor_p=tuple(None if floor is None else floor.p for floor in read),
+            floor_residual=tuple(None if floor is None else floor.residual for floor in read),
+            longer_options=any(prompt.longer_options for prompt in mine),
+        )
+        first += len(mine)
 
 
-def _combination(prompt: Prompt, score: QuestionScore, floors: tuple[QuestionScore, ...]) -> CombinationResult:
-    floor = None if prompt.floor is None else floors[prompt.floor]
-    return CombinationResult(
-        values=prompt.values,
-        texts=prompt.query.options,
-        logprob=score.logprob,
-        p=score.p,
-        residual=score.residual,
-        floor_p=None if floor is None else floor.p,
-        floor_residual=None if floor is None else floor.residual,
-    )
-
-
-def _low_mass_warnings(input_id: str, scored: Iterable[tuple[ParsedQuery, Scored]]) -> Iterator[Warning]:
+def _low_mass_warnings(input_id: str, outline: Iterable[_QueryOutline], scores: JobScores) -> Iterator[Warning]:
     """`low_option_mass` for each query of an input whose options, of one token each, hold little of the probability."""
-    for query, pairs in scored:
-        if any(prompt.longer_options for prompt, _ in pairs):
+    for each in outline:
+        if each.longer_options:
             continue
-        residual = sum(score.residual for _, score in pairs) / len(pairs)
+        residual = sum(scores.residual[each.at]) / len(each.values)
         if residual > LOW_MASS:
             yield Warning(
                 code="low_option_mass",
                 message=f"{residual:.1%} of the probability went to answers that are not among the options; word the "
                 "template so that it leads to them",
                 input_id=input_id,
-                query_id=query.id,
+                query_id=each.query.id,
             )
 
 
@@ -122,9 +150,14 @@ def _usage(ticket: Ticket) -> Usage:
     floors, packs = ticket.wanted, ticket.packs
     assert floors is not None
     content = sum(entry.content_tokens for entry in ticket.inputs)
-    prompts = [prompt for entry in ticket.inputs for prompt in entry.prompts]
-    query_tokens = sum(prompt.tokens for prompt in prompts)
-    queries = {id(prompt.query): prompt.query for prompt in prompts}
+    asked = {id(entry.prompts): entry.prompts for entry in ticket.inputs}
+    times = Counter(id(entry.prompts) for entry in ticket.inputs)
+
+    def total(count: Callable[[Prompt], int]) -> int:
+        return sum(times[key] * sum(map(count, prompts)) for key, prompts in asked.items())
+
+    query_tokens = total(lambda prompt: prompt.tokens)
+    queries = {id(prompt.query): prompt.query for prompts in asked.values() for prompt in prompts}
     return Usage(
         prompt_tokens=content + query_tokens + floors.tokens,
         completion_tokens=0,
@@ -139,15 +172,13 @@ def _usage(ticket: Ticket) -> Usage:
         scoring=ScoringUsage(
             queries=len(queries),
             combinations=sum(len(query.combinations) for query in queries.values()),
-            options=sum(len(prompt.query.options) for prompt in prompts),
-            prompts=len(prompts),
+            options=total(lambda prompt: len(prompt.query.options)),
+            prompts=sum(len(entry.prompts) for entry in ticket.inputs),
             floor_prompts=len(floors),
             query_tokens=query_tokens,
             floor_tokens=floors.tokens,
         ),
-        packs=PacksUsage(
-            count=len(packs), query_tokens=sum(prompt.tokens for prompt in prompts if prompt.query.pack is not None)
-        )
+        packs=PacksUsage(count=len(packs), query_tokens=total(lambda prompt: 0 if prompt.query.pack is None else prompt.tokens))
         if packs
         else None,
         processed_tokens=ticket.rows + ticket.floor_rows,

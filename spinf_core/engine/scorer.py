@@ -1,9 +1,11 @@
-"""Runs passes on a model, and turns what they read into scores per question."""
+"""Runs passes on a model, and turns what they read into scores."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 import torch
 
@@ -35,17 +37,45 @@ class Scorer:
         return read_batch(self.model, hidden, batch)
 
 
-def question_scores(job: Job, values: Values) -> tuple[QuestionScore, ...]:
-    """From the log-probability of each pair [P] to the scores of each question, in the job's order.
+@attrs.frozen(eq=False)
+class JobScores:
+    """What was read for the questions of a job, in their order.
+
+    Attributes:
+        logprob, p, residual: of each question, see `QuestionScore`.
+        finite: whether the model gave numbers for all of them.
+    """
+
+    logprob: Sequence[tuple[float, ...]]
+    p: Sequence[tuple[float, ...]]
+    residual: Sequence[float]
+    finite: bool
+
+    def questions(self) -> Iterator[QuestionScore]:
+        """Each question on its own."""
+        finite = (all(map(math.isfinite, logprob)) for logprob in self.logprob)
+        return map(QuestionScore, self.logprob, self.p, self.residual, finite)
+
+
+def job_scores(job: Job, values: Values) -> JobScores:
+    """From the log-probability of each pair [P] to the scores of each question.
 
     A question that read a number which is not finite has scores that are not finite.
     """
-    scores: dict[int, QuestionScore] = {}
+    logprob: list[tuple[float, ...]] = []
+    p: list[tuple[float, ...]] = []
+    residual: list[float] = []
+    finite = True
     for group in job.groups:
         count, width = len(group.questions), group.plan.width
         block = values[group.first : group.first + count * width].reshape(count, width)
-        logprob, p, residual = group.plan.score(block)
-        finite = np.logical_and.reduce(np.isfinite(logprob), axis=1)
-        made = map(QuestionScore, map(tuple, logprob.tolist()), map(tuple, p.tolist()), residual.tolist(), finite.tolist())
-        scores |= zip(group.questions.tolist(), made, strict=True)
-    return tuple(scores[question] for question in range(job.questions))
+        found = group.plan.score(block)
+        finite = finite and bool(np.isfinite(found[0]).all())
+        logprob += zip(*found[0].T.tolist(), strict=True)
+        p += zip(*found[1].T.tolist(), strict=True)
+        residual += found[2].tolist()
+    if len(job.groups) > 1:
+        order = np.argsort(np.concatenate([group.questions for group in job.groups])).tolist()
+        logprob, p = [logprob[at] for at in order], [p[at] for at in order]
+        residual = [residual[at] for at in order]
+    return JobScores(logprob, p, residual, finite)

@@ -23,7 +23,7 @@ from spinf_core.engine.loading import Loaded
 from spinf_core.engine.memory import DeviceMemory
 from spinf_core.engine.recovery import OutOfMemory, Recovery
 from spinf_core.engine.request import Ticket, Write
-from spinf_core.engine.results import input_answer, response
+from spinf_core.engine.results import input_answers, response
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.scorer import Scorer
 from spinf_core.engine.statistics import Counters, Statistics
@@ -256,8 +256,7 @@ class ScoringService:
     def _begin_response(self, ticket: Ticket) -> None:
         """Make the results of the inputs that are in, while the device runs the others."""
         with self._failing(ticket):
-            for number in ticket.inputs_to_answer():
-                answer = input_answer(ticket, number)
+            for answer in input_answers(ticket, ticket.inputs_to_answer()):
                 if ticket.write is not None:
                     answer.result.json  # noqa: B018 - kept for the response
 

@@ -12,7 +12,7 @@ import pytest
 
 from spinf_core.compiler.compile import Compiler
 from spinf_core.engine.packs import pack_results
-from spinf_core.engine.scorer import question_scores
+from spinf_core.engine.scorer import job_scores
 from spinf_core.packs.evaluate import Evaluator
 from spinf_core.packs.file import pack_of
 from spinf_core.packs.request import with_packs
@@ -63,7 +63,7 @@ def test_a_request_with_the_moderation_pack_takes_the_host_a_few_milliseconds(tm
             request, runs = with_packs(parsed, catalog)
             (entry,) = compiler.compile(request).inputs
             values = np.full(len(entry.job.pair_node), -1.0)
-            assert list(pack_results(runs, entry, question_scores(entry.job, values)))
+            assert list(pack_results(runs, entry, job_scores(entry.job, values).p))
             if number:
                 yield 1000 * (time.perf_counter() - began)
 
