@@ -143,6 +143,7 @@ class Compilation:
         self.floors = asked.floors
         self._accepted = self._accept(dict(zip(lists, asked.lists, strict=True)), self._contents())
         self._made: list[CompiledInput] = []
+        self._latest: dict[int, tuple[dict[str, tuple[int, ...]], tuple[OptionPlan, ...], Job]] = {}  # by what is asked
         self._check_size()
 
     def __len__(self) -> int:
@@ -238,11 +239,22 @@ class Compilation:
             )
 
     def _compile(self, accepted: _Accepted) -> CompiledInput:
-        entry, content, joints = accepted.entry, accepted.content, accepted.joints
-        branches = [joints[head] + rest for head, rest in accepted.asked.rests]
-        job = build_job((*self._bos, *content.head), branches, accepted.plans)
+        entry, content = accepted.entry, accepted.content
+        stem = _stem(accepted.joints.values())
+        job = self._branches(accepted, len(stem)).behind((*self._bos, *content.head), stem)
         warnings = () if content.clean else tuple(self._join_warnings(accepted))
         return CompiledInput(entry.id, job, accepted.prompts, content.tokens, warnings)
+
+    def _branches(self, accepted: _Accepted, stem: int) -> Job:
+        """What comes behind a stem of so many tokens, as a job without a content. Where nothing merges with their ends, that is
+        the same for all contents of the same questions: what was made for one is kept until another needs something else."""
+        asked, plans = accepted.asked, accepted.plans
+        joints = {head: joint[stem:] for head, joint in accepted.joints.items()}
+        made = self._latest.get(id(asked))
+        if made is None or made[:2] != (joints, plans):
+            job = build_job((), [joints[head] + rest for head, rest in asked.rests], plans)
+            made = self._latest[id(asked)] = joints, plans, job
+        return made[2]
 
     def _join_warnings(self, accepted: _Accepted) -> Iterator[Warning]:
         warned: set[int] = set()
@@ -250,6 +262,12 @@ class Compilation:
             if id(query) not in warned and merges_uncut(accepted.entry.content, question.template, self._words):
                 warned.add(id(query))
                 yield _join_warning(accepted.entry.id, query.id)
+
+
+def _stem(joints: Collection[tuple[int, ...]]) -> tuple[int, ...]:
+    """The tokens that all joints begin with."""
+    first, last = min(joints, default=()), max(joints, default=())  # what these share lies between them too
+    return first[: next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))]
 
 
 def _identity(entry: ParsedInput) -> tuple[int, ...]:

@@ -55,6 +55,23 @@ class Job:
         """Rows of a pass that the job takes."""
         return len(self.content) + len(self.token)
 
+    def behind(self, content: Sequence[int], stem: Sequence[int]) -> Job:
+        """The job of the same branches with other tokens before them: a content, then a stem that they all share.
+
+        Its arrays are those of `build_job`, which takes much longer.
+        """
+        count = len(stem)
+        along = np.arange(count, dtype=np.int32)
+        return attrs.evolve(
+            self,
+            content=np.asarray(content, np.int32),
+            token=np.concatenate((np.asarray(stem, np.int32), self.token)),
+            parent=np.concatenate((along - 1, self.parent + count)),
+            depth=np.concatenate((along, self.depth + count)),
+            end=np.concatenate((np.full(count, count + len(self.token), np.int32), self.end + count)),
+            pair_node=self.pair_node + count,  # −1, the row before the branches, is the stem's last
+        )
+
 
 def build_job(content: Sequence[int], branches: Sequence[Sequence[int]], plans: Sequence[OptionPlan]) -> Job:
     """The job of a content, its branches and the plan of each branch's options.

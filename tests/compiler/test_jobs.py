@@ -117,3 +117,15 @@ def test_a_path_that_does_not_fit_is_an_error() -> None:
     job = build_job([1, 2], [(3, 4, 5)], [plan((6,))])
     with pytest.raises(ValueError, match="does not fit into 4"):
         list(split(job, 4))
+
+
+@given(jobs(), TOKENS, TOKENS)
+def test_branches_behind_a_stem_are_those_of_a_job_built_with_it(
+    made: tuple[Job, list[tuple[int, ...]], list[OptionPlan]], content: tuple[int, ...], stem: tuple[int, ...]
+) -> None:
+    job, branches, plans = made
+    found, expected = job.behind(content, stem), build_job(content, [stem + branch for branch in branches], plans)
+    for name in ("content", "token", "parent", "depth", "end", "pair_node", "pair_column"):
+        array = getattr(found, name)
+        np.testing.assert_array_equal(array, getattr(expected, name), strict=True)
+    assert [(group.plan, group.first) for group in found.groups] == [(group.plan, group.first) for group in expected.groups]
