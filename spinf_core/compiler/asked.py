@@ -35,6 +35,26 @@ class Prompt:
         return cls(query, question.values, tokens, bool(plan.chains), floors.number(question))
 
 
+@attrs.define(eq=False)
+class HeadSums:
+    """The questions whose templates share their first word, as rows behind that word. What their plans add is counted for those
+    that have one.
+
+    Attributes:
+        questions: how many. tokens: on all their branches. longest: on the longest path.
+    """
+
+    questions: int = 0
+    tokens: int = 0
+    longest: int = 0
+
+    def add(self, rest: int, plan: OptionPlan | None) -> None:
+        """Count a question whose template has so many tokens behind its first word."""
+        self.questions += 1
+        self.tokens += rest + (plan.tokens_after_first if plan else 0)
+        self.longest = max(self.longest, rest + (plan.longest_lead_in if plan else 0))
+
+
 @attrs.frozen(eq=False)
 class Asked:
     """The questions of an input's queries, query by query.
@@ -45,6 +65,7 @@ class Asked:
         undecided: the numbers of those questions.
         heads: the distinct first words of the templates, which are tokenized together with a content's end.
         rests: of each question, its template's first word and the tokens behind that.
+        sums: by first word, what its questions come to.
     """
 
     questions: tuple[tuple[ParsedQuery, Question], ...]
@@ -53,12 +74,17 @@ class Asked:
     undecided: tuple[int, ...]
     heads: tuple[str, ...]
     rests: tuple[tuple[str, tuple[int, ...]], ...]
+    sums: Mapping[str, HeadSums]
 
     @classmethod
     def of(cls, queries: Iterable[tuple[ParsedQuery, Questions]], floors: Floors) -> Asked:
         """What is asked by these queries of a request with those floors."""
         questions = tuple((query, question) for query, some in queries for question in some)
         templates = [question.template for _, question in questions]
+        sums = {template.head: HeadSums() for template in templates}
+        for _, question in questions:
+            template = question.template
+            sums[template.head].add(len(template.ids) - template.head_tokens, question.plan)
         return cls(
             questions=questions,
             plans=tuple(question.plan for _, question in questions),
@@ -67,8 +93,9 @@ class Asked:
                 for query, question in questions
             ),
             undecided=tuple(number for number, (_, question) in enumerate(questions) if question.plan is None),
-            heads=tuple(dict.fromkeys(template.head for template in templates)),
+            heads=tuple(sums),
             rests=tuple((template.head, template.ids[template.head_tokens :]) for template in templates),
+            sums=sums,
         )
 
 

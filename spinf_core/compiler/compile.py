@@ -5,7 +5,7 @@ Whatever can be refused is refused before the first input is compiled, so that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast
 
 import attrs
@@ -191,8 +191,30 @@ class Compilation:
     def _accept_input(self, entry: ParsedInput, content: Content, asked: Asked, joiner: Joiner) -> _Accepted:
         """An input all of whose refusals are found from counts of tokens."""
         joints = {head: joiner.joint(head) for head in asked.heads}
-        bare = not (content.head or self._bos)
+        plans, prompts = self._decided(content, asked, joints)
+        shared = len(self._bos) + len(content.head)
+        rows = shared + sum(len(joints[head]) * sums.questions + sums.tokens for head, sums in asked.sums.items())
+        longest = shared + max((len(joints[head]) + sums.longest for head, sums in asked.sums.items()), default=0)
+        for number in asked.undecided:
+            (head, rest), plan = asked.rests[number], plans[number]
+            rows += plan.tokens_after_first
+            longest = max(longest, shared + len(joints[head]) + len(rest) + plan.longest_lead_in)
+        if longest > self._max_rows:
+            raise Rejected(
+                "content_too_long",
+                f"the content and its longest question take {longest} tokens, this model runs at most {self._max_rows}; "
+                "shorten the content",
+                entry.messages_param,
+            )
+        return _Accepted(entry, content, asked, joints, plans, prompts, rows)
+
+    def _decided(
+        self, content: Content, asked: Asked, joints: Mapping[str, tuple[int, ...]]
+    ) -> tuple[tuple[OptionPlan, ...], tuple[Prompt, ...]]:
+        """The plan and the prompt of every question. Where no content decides one they are the same two tuples for all
+        contents, so that what follows from them is found once."""
         plans, prompts = list(asked.plans), list(asked.prompts)
+        bare = not (content.head or self._bos)
         for number in range(len(plans)) if bare else asked.undecided:
             query, question = asked.questions[number]
             head, rest = asked.rests[number]
@@ -201,24 +223,9 @@ class Compilation:
             if question.plan is None:
                 plan = self._plan(query, content.tail + question.template.text)
                 plans[number], prompts[number] = plan, Prompt.of(query, question, plan, self.floors)
-        decided = tuple(plan for plan in plans if plan is not None)
-        lengths = [len(joints[head]) + len(rest) for head, rest in asked.rests]
-        shared = len(self._bos) + len(content.head)
-        longest = shared + max(
-            (length + plan.longest_lead_in for length, plan in zip(lengths, decided, strict=True)), default=0
-        )
-        if longest > self._max_rows:
-            raise Rejected(
-                "content_too_long",
-                f"the content and its longest question take {longest} tokens, this model runs at most {self._max_rows}; "
-                "shorten the content",
-                entry.messages_param,
-            )
-        rows = shared + sum(lengths) + sum(plan.tokens_after_first for plan in decided)
-        formed = tuple(prompt for prompt in prompts if prompt is not None)
-        if not asked.undecided:  # one tuple for all inputs, so that what follows from it is found once
-            formed = cast(tuple[Prompt, ...], asked.prompts)
-        return _Accepted(entry, content, asked, joints, decided, formed, rows)
+        if not asked.undecided:
+            return cast(tuple[OptionPlan, ...], asked.plans), cast(tuple[Prompt, ...], asked.prompts)
+        return tuple(plan for plan in plans if plan is not None), tuple(prompt for prompt in prompts if prompt is not None)
 
     def _plan(self, query: ParsedQuery, text: str) -> OptionPlan:
         compiler = self._own if query.pack is None else self._kept.compiler
