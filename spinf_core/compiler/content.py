@@ -50,7 +50,7 @@ def cut_contents(texts: Sequence[str], encoded: Sequence[EncodedText], tokenizer
 
     Both sides must tokenize as they do together, and still do so when a template follows. So the cut lies where the
     pre-tokenizer starts a piece, for merges inside a piece can reach back from its end; and not behind white space, for how
-    white space is parted may depend on where it ends. A content of up to `TAIL_CHARACTERS` is left to the trie whole.
+    white space is parted may depend on where it ends. Where any text may be parted there is nothing to find out. A content of up to `TAIL_CHARACTERS` is left to the trie whole.
 
     Args:
         texts: and how each is `encoded`.
@@ -68,15 +68,16 @@ def cut_contents(texts: Sequence[str], encoded: Sequence[EncodedText], tokenizer
         for index in places.keys() - chosen.keys():
             found[index] = Content(tuple(ids[index]), "", (), clean=False)
         breaks = {index: _break_before(texts[index], encoded[index], *place, tokenizer) for index, place in chosen.items()}
+        unsure = {index: place for index, place in chosen.items() if breaks[index] != place}
         sides = [
             side
-            for index, (_, start) in chosen.items()
+            for index, (_, start) in unsure.items()
             for side in (texts[index][breaks[index][1] : start], texts[index][start:])
         ]
         encodings = iter(tokenizer.encode_batch(sides))
         for index, (number, start) in chosen.items():
             head, tail = ids[index][:number], ids[index][number:]
-            if (next(encodings), next(encodings)) == (head[breaks[index][0] :], tail):
+            if index not in unsure or (next(encodings), next(encodings)) == (head[breaks[index][0] :], tail):
                 found[index] = Content(tuple(head), texts[index][start:], tuple(tail))
         places = {index: mine for index, mine in places.items() if index not in found}
     return [found[index] for index in range(len(texts))]
