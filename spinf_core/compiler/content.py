@@ -50,7 +50,8 @@ def cut_contents(texts: Sequence[str], encoded: Sequence[EncodedText], tokenizer
 
     Both sides must tokenize as they do together, and still do so when a template follows. So the cut lies where the
     pre-tokenizer starts a piece, for merges inside a piece can reach back from its end; and not behind white space, for how
-    white space is parted may depend on where it ends. Where any text may be parted there is nothing to find out. A content of up to `TAIL_CHARACTERS` is left to the trie whole.
+    white space is parted may depend on where it ends. Where any text may be parted there is nothing to try. A content of up to
+    `TAIL_CHARACTERS` is left to the trie whole.
 
     Args:
         texts: and how each is `encoded`.

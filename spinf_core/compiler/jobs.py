@@ -179,6 +179,9 @@ def _ancestors(job: Job, node: int) -> IntArray:
 
 
 def _part(job: Job, first: int, stop: int) -> Part:
+    if (first, stop) == (0, len(job.token)):  # nothing is left out, so nothing is numbered anew
+        nodes, pairs = np.arange(stop, dtype=np.int32), np.arange(len(job.pair_node), dtype=np.int32)
+        return Part(job, first, stop, nodes, job.parent, job.end, pairs, job.pair_node + len(job.content))
     stem = _ancestors(job, first)
     nodes = np.concatenate((stem, np.arange(first, stop, dtype=np.int32)))
     place = np.full(len(job.token) + 1, -1, np.int32)  # the last entry answers for parent −1

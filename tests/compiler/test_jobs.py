@@ -129,3 +129,17 @@ def test_branches_behind_a_stem_are_those_of_a_job_built_with_it(
         array = getattr(found, name)
         np.testing.assert_array_equal(array, getattr(expected, name), strict=True)
     assert [(group.plan, group.first) for group in found.groups] == [(group.plan, group.first) for group in expected.groups]
+
+
+@given(jobs())
+def test_a_job_that_fits_is_one_part_with_all_of_its_nodes_and_pairs(
+    made: tuple[Job, list[tuple[int, ...]], list[OptionPlan]],
+) -> None:
+    job, _, _ = made
+    (part,) = split(job, job.rows)
+    assert part.nodes.tolist() == list(range(len(job.token)))
+    assert part.parent.tolist() == job.parent.tolist()
+    assert part.end.tolist() == job.end.tolist()
+    assert part.pairs.tolist() == list(range(len(job.pair_node)))
+    below = [len(job.content) + node for node in job.pair_node.tolist()]  # −1 is the content's last row
+    assert part.pair_row.tolist() == below
