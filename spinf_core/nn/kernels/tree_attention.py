@@ -188,7 +188,8 @@ def _attend(
 
     path = tl.load(row_path + row)
     after = q_depth - count  # the cut is where the content ends
-    for at in range(step * STEP_KEYS, (step + steps) * STEP_KEYS, BLOCK):
+    # Three stages: where the keys lie is read a block ahead of the keys.
+    for at in tl.range(step * STEP_KEYS, (step + steps) * STEP_KEYS, BLOCK, num_stages=3):
         numbers = at + tl.arange(0, BLOCK)
         key_row = tl.load(step_keys + numbers)
         key_path = tl.load(step_paths + numbers)
