@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-REPEATS = 3
+REPEATS = 5
+REPEATS_OF_MANY = 3
 ENGINES = ("reference", "ours")
 UNQUANTIZED = "ours in bf16"
 PARTS = ("library", "http", "growth", "scores")
@@ -64,10 +65,10 @@ def _long(synth: Any, tokenizer: Any, tokens: int) -> str:
 
 
 def timed(run: Callable[[dict[str, Any]], Any], requests: list[dict[str, Any]]) -> list[float]:
-    """Seconds of each repeat after two to warm up, or after one of many requests."""
+    """Seconds of each repeat, after two to warm up, or after one of many requests."""
     seconds = []
-    warm_up = 2 if len(requests) == 1 else 1
-    for _ in range(REPEATS + warm_up):
+    warm_up, repeats = (2, REPEATS) if len(requests) == 1 else (1, REPEATS_OF_MANY)
+    for _ in range(warm_up + repeats):
         began = time.perf_counter()
         for request in requests:
             response = run(request)
