@@ -13,7 +13,7 @@ import torch
 from spinf_core.quant.interface import Scheme
 from spinf_core.stack import Model
 
-NUMERICS = 3
+NUMERICS = 4
 """Raised whenever core's own arithmetic changes: `nn`, packing, reading, scoring."""
 
 
