@@ -100,8 +100,15 @@ def _option_text(text: str, logprob: float, p: float, floor_p: float | None) -> 
     return f'{{"text": {encode_basestring(text)}, {numbers}, "floor_p": {floor}}}'
 
 
+class _Kept:
+    """Where a combination keeps its options once somebody looked at them: no field, for that says nothing of the result."""
+
+    __slots__ = ("_options",)
+    _options: tuple[OptionResult, ...]
+
+
 @attrs.frozen(repr=False)
-class CombinationResult:
+class CombinationResult(_Kept):
     """One prompt: its options in their order, and the probability on none of them, with and without content.
 
     A response may hold very many: an option is an object only once somebody looks at it.
@@ -119,15 +126,15 @@ class CombinationResult:
     residual: float
     floor_p: tuple[float, ...] | None = None
     floor_residual: float | None = None
-    _options: tuple[OptionResult, ...] | None = attrs.field(default=None, init=False, eq=False)
 
     @property
     def options(self) -> tuple[OptionResult, ...]:
         """The options, made once. No `cached_property`: with slots that makes every other attribute slow to read."""
-        if self._options is None:
+        try:
+            return self._options
+        except AttributeError:
             object.__setattr__(self, "_options", tuple(self._each(OptionResult)))
-        assert self._options is not None
-        return self._options
+            return self._options
 
     def _each(self, make: Callable[[str, float, float, float | None], T]) -> Iterator[T]:
         """What is made of each option."""

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 import re
+from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,6 +193,21 @@ def test_a_combination_has_its_options(options: list[OptionResult]) -> None:
     assert (
         repr(found) == f"CombinationResult(values={{'A': 'b'}}, options={tuple(options)!r}, residual=0.25, floor_residual=None)"
     )
+
+
+@pytest.mark.parametrize("same", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made)), attrs.evolve])
+def test_nothing_of_a_combination_tells_whether_its_options_were_looked_at(
+    same: Callable[[CombinationResult], CombinationResult],
+) -> None:
+    looked_at, fresh = (combination({"A": "b"}, [OptionResult(" yes", -1.0, 0.5, 0.25)], 0.5, 0.75) for _ in range(2))
+    options = looked_at.options
+    assert looked_at.options is options
+    for made in (looked_at, fresh):
+        again = same(made)
+        assert again == made == fresh
+        assert attrs.asdict(again) == attrs.asdict(fresh)
+        assert set(attrs.asdict(again)) == {"values", "texts", "logprob", "p", "residual", "floor_p", "floor_residual"}
+        assert again.options == options
 
 
 def test_the_body_of_a_response_is_its_json() -> None:
