@@ -221,8 +221,12 @@ class ScoringService:
                         self._run_soon(ticket)
                         if not (ticket.compiled or ahead):
                             ahead = True
-                            self._changed.wait_for(lambda: ticket.begun, BEGIN_FIRST)
-                            self._changed.wait_for(lambda: ticket.launched or not ticket.begun, LAUNCH_FIRST)
+                            self._let_launch(ticket)
+
+    def _let_launch(self, ticket: Ticket) -> None:
+        """Wait while the first pass of a request begins and is launched, unless it is behind others; with the lock held."""
+        self._changed.wait_for(lambda: ticket.begun or ticket not in self._open, BEGIN_FIRST)
+        self._changed.wait_for(lambda: ticket.launched or not ticket.begun or ticket not in self._open, LAUNCH_FIRST)
 
     def _order_floors(self, ticket: Ticket, floors: Floors) -> None:
         """Let a request wait for its floors; a few at a time, so that nobody waits long for the lock."""

@@ -14,6 +14,7 @@ import pytest
 
 from spinf_core.compiler.compile import Compilation, Compiler
 from spinf_core.compiler.jobs import Part
+from spinf_core.engine import service as service_module
 from spinf_core.engine.request import Ticket
 from spinf_core.engine.scheduler import Scheduler
 from spinf_core.engine.selftest import SelfTest
@@ -178,6 +179,72 @@ def test_beginning_early_makes_no_pass_more(inputs: int) -> None:
     passes += drained(scheduler)
     assert len(passes) == -(-inputs // 6)
     assert sum(map(len, passes)) == inputs
+
+
+class HeldLaunch:
+    """Holds back the launch of every pass; whoever waits for one would wait very long."""
+
+    def __init__(self, model: CountingModel, monkeypatch: pytest.MonkeyPatch, *, begin_first: float) -> None:
+        self.over = threading.Event()
+        forward = model.forward
+
+        def held(*arguments: Any) -> Any:
+            found = forward(*arguments)
+            assert self.over.wait(20)
+            return found
+
+        monkeypatch.setattr(model, "forward", held)
+        monkeypatch.setattr(service_module, "BEGIN_FIRST", begin_first)
+        monkeypatch.setattr(service_module, "LAUNCH_FIRST", 20.0)
+
+
+def test_other_inputs_are_compiled_once_the_first_pass_is_launched(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, model = start()
+    launch = HeldLaunch(model, monkeypatch, begin_first=20.0)
+    ticket = service.submit(large_body())
+    assert model.entered.wait(20)
+    time.sleep(0.1)  # all inputs take a few milliseconds
+    compiled = len(ticket.inputs)
+    launch.over.set()
+    assert len(ticket.future.result(15).results) == INPUTS
+    assert 0 < compiled < INPUTS
+
+
+def test_behind_others_passes_a_request_is_compiled_without_waiting(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, model = start()
+    launch = HeldLaunch(model, monkeypatch, begin_first=0.001)
+    small = service.submit(request_body())
+    assert model.entered.wait(20)
+    large = service.submit(large_body())
+    until = time.monotonic() + 10
+    while not large.compiled and time.monotonic() < until:
+        time.sleep(0.001)
+    compiled, begun = large.compiled, large.begun
+    launch.over.set()
+    for ticket in (small, large):
+        ticket.future.result(20)
+    assert (compiled, begun) == (True, False)
+
+
+def test_a_request_cancelled_while_it_waits_for_its_launch_frees_its_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    prepare = ScoringService._prepare
+
+    def noted(service: ScoringService, *arguments: Any) -> None:
+        prepare(service, *arguments)
+        free.set()
+
+    monkeypatch.setattr(ScoringService, "_prepare", noted)
+    service, model = start()
+    launch = HeldLaunch(model, monkeypatch, begin_first=20.0)
+    ticket = service.submit(large_body())
+    assert model.entered.wait(20)
+    service.cancel(ticket)
+    freed = free.wait(10)
+    launch.over.set()
+    assert freed
 
 
 def test_a_fault_in_compiling_a_late_input_costs_the_whole_request_and_nothing_else(
