@@ -33,8 +33,12 @@ NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
 def shared_bytes(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any], **options: int) -> int:
+    differing = {parameter.name for parameter in kernel.params if parameter.is_constexpr} ^ constants.keys()
+    assert not differing, f"{kernel.__name__} and what it is given here differ in the constants {sorted(differing)}"
     signature = {name: "constexpr" if name in constants else types.get(name, "*i32") for name in kernel.arg_names}
-    source = ASTSource(kernel, signature, constants, {})
+    # Tensors begin at multiples of 16 bytes, without which nothing is copied ahead and less is held.
+    aligned = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(signature.values()) if kind.startswith("*")}
+    source = ASTSource(kernel, signature, constants, aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     return int(compiled.metadata.shared)
 
@@ -44,13 +48,15 @@ def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, ima
     shape = tile_shape(heads // kv_heads, width, dtype, room)
     name = NAMES[dtype]
     types = dict.fromkeys(("q", "k", "v", "out"), f"*{name}")
-    types |= dict.fromkeys(("content_k", "content_v"), f"tensordesc<{name}[{shape.keys}, {width}]>")
+    columns = {"content_k": width, "content_v": width // shape.shares}
+    types |= {tiled: f"tensordesc<{name}[{shape.keys}, {taken}]>" for tiled, taken in columns.items()}
     fp8 = FP8 if dtype == torch.bfloat16 and capability >= 89 else {}  # what the linear behind takes
     types |= {"out": "*fp8e4nv"} if fp8 else {}
     types |= dict.fromkeys(("narrow", "scale", "out_scale"), "fp32") | dict.fromkeys(("tiles", "rows_of_pass"), "i32")
     constants = {"H": heads, "K": kv_heads, "D": width, "D_BLOCK": width, "WINDOW": window, "BLOCKS": images, "WHOLE": images}
-    constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold, "BLOCK": shape.keys}
-    constants |= {"STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE, "IN_PLACE": True, "TILED": True}
+    constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold}
+    constants |= {"SHARES": shape.shares, "BLOCK": shape.keys, "STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE}
+    constants |= {"IN_PLACE": True, "TILED": True}
     constants |= {"CAPPED": images, "UPCAST": False} | (fp8 or {"SCALED": 0, "LARGEST": 1.0})
     return shared_bytes(_attend, capability, types, constants, num_warps=shape.warps, num_stages=shape.stages)
 
