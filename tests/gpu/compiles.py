@@ -56,7 +56,7 @@ def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, ima
     constants = {"H": heads, "K": kv_heads, "D": width, "D_BLOCK": width, "WINDOW": window, "BLOCKS": images, "WHOLE": images}
     constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold}
     constants |= {"SHARES": shape.shares, "BLOCK": shape.keys, "STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE}
-    constants |= {"IN_PLACE": True, "TILED": True}
+    constants |= {"PATH_STAGES": shape.path_stages, "IN_PLACE": True, "TILED": True}
     constants |= {"CAPPED": images, "UPCAST": False} | (fp8 or {"SCALED": 0, "LARGEST": 1.0})
     return shared_bytes(_attend, capability, types, constants, num_warps=shape.warps, num_stages=shape.stages)
 

@@ -24,6 +24,12 @@ class TileShape:
     stages: int
     shares: int = 1
 
+    @property
+    def path_stages(self) -> int:
+        """Stages of the pipeline on the rows' own paths: three read where the keys lie a block ahead of the keys, which holds a
+        block more than one does; a shape of one stage has no room for that."""
+        return 3 if self.stages > 1 else 1
+
     def shared_bytes(self, width: int, dtype: torch.dtype) -> int:
         """About what a program holds of shared memory: queries, and keys and values of each stage.
 

@@ -121,6 +121,7 @@ def _attend(
     BLOCK: tl.constexpr,  # keys
     STEP_KEYS: tl.constexpr,
     STRETCH: tl.constexpr,
+    PATH_STAGES: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
     BLOCKS: tl.constexpr,  # whether the rows of a block see each other …
     WHOLE: tl.constexpr,  # … past the window too
@@ -188,8 +189,7 @@ def _attend(
 
     path = tl.load(row_path + row)
     after = q_depth - count  # the cut is where the content ends
-    # Three stages: where the keys lie is read a block ahead of the keys.
-    for at in tl.range(step * STEP_KEYS, (step + steps) * STEP_KEYS, BLOCK, num_stages=3):
+    for at in tl.range(step * STEP_KEYS, (step + steps) * STEP_KEYS, BLOCK, num_stages=PATH_STAGES):
         numbers = at + tl.arange(0, BLOCK)
         key_row = tl.load(step_keys + numbers)
         key_path = tl.load(step_paths + numbers)
@@ -280,6 +280,7 @@ class TritonTreeAttention:
             BLOCK=shape.keys,
             STEP_KEYS=STEP_KEYS,
             STRETCH=PATH_TILE,
+            PATH_STAGES=shape.path_stages,
             WINDOW=window or 0,
             BLOCKS=blocks != "apart" and tables.blocks is not None,
             WHOLE=blocks == "whole",
