@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from spinf_quant_fp8s import linears
-from spinf_quant_fp8s.linears import JOINED_ROWS, SplitLinear, StaticLinear
+from spinf_quant_fp8s.linears import JOINED_ROWS, SplitLinear, StaticLinear, gives_the_same
 from spinf_quant_fp8s.products import FP8, LARGEST, scaled_product, to_fp8
 from spinf_quant_fp8s.scheme import Static
 from spinf_quant_fp8s.table import ScaleTable
@@ -220,3 +220,30 @@ def test_few_rows_take_one_product_for_merged_modules(
     for mine, other in zip(found, apart.parts(inputs, (16, 32)), strict=True):
         assert_rounded(mine, other.double())
     assert_rounded(joining(inputs), apart(inputs).double())
+
+
+def scales_one_by_one(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+    """In float64 the sums are exact, so only the order of the scales can tell."""
+    return ((x.double() @ weight.double().T).float() * x_scale * weight_scale).to(torch.bfloat16)
+
+
+def numbers_scaled_at_once(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+    if x_scale.ndim:
+        return scales_one_by_one(x, weight, x_scale, weight_scale)
+    return ((x.double() @ weight.double().T).float() * (x_scale * weight_scale)).to(torch.bfloat16)
+
+
+def no_rows_scaled(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+    if x_scale.ndim:
+        raise ValueError("invalid scaling configuration")
+    return scales_one_by_one(x, weight, x_scale, weight_scale)
+
+
+@pytest.mark.parametrize(
+    ("product", "same"), [(scales_one_by_one, True), (numbers_scaled_at_once, False), (no_rows_scaled, False)]
+)
+def test_modules_are_joined_where_the_device_scales_one_product_as_it_does_many(
+    monkeypatch: pytest.MonkeyPatch, product: Any, same: bool
+) -> None:
+    monkeypatch.setattr(linears, "scaled_product", product)
+    assert gives_the_same(torch.device("cpu"), (2048, 1024), IN) == same
