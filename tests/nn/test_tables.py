@@ -108,6 +108,23 @@ def test_so_it_is_in_corner_cases(jobs: list[Job]) -> None:
     check(*jobs)
 
 
+@pytest.mark.parametrize(
+    ("branches", "rows"),
+    [
+        ([[number] * 7 for number in range(13)], [49, 42]),
+        ([range(100)], [48, 52]),
+        ([[number] * 8 for number in range(15)] + [[99] * 8], [64, 64]),
+        ([*([number] * 5 for number in range(25)), [99] * 3], [64, 64]),
+    ],
+    ids=["between branches", "between stretches of one", "full tiles", "full tiles, within a branch"],
+)
+def test_rows_after_a_cut_are_parted_into_tiles_much_alike(branches: list[Sequence[int]], rows: list[int]) -> None:
+    layout = layout_of(job(3, *branches))
+    tiles = tile_arrays(layout)["tiles"]
+    (_, cut, stop) = layout.pass_.segments[0]
+    assert tiles[1, (tiles[0] >= cut) & (tiles[0] < stop)].tolist() == rows
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(jobs, min_size=1, max_size=4))
 def test_passes_with_room_are_of_few_kinds_and_mean_the_same(jobs: list[Job]) -> None:

@@ -21,6 +21,8 @@ from spinf_core.stack import CONTENT_TILE
 
 pytest.importorskip("triton", reason="triton has no wheel for this platform")
 
+import triton
+
 from spinf_core.nn.kernels import tree_attention
 from spinf_core.nn.kernels.shapes import tile_shape
 from spinf_core.nn.kernels.tables import STEP_KEYS, TileTables, tile_arrays, with_room
@@ -112,10 +114,12 @@ def test_padding_gets_zeros() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("head_dim", [64, 80, 256])
+@pytest.mark.parametrize("head_dim", [64, 80, 256, 400, 512])
 def test_tiles_fit_the_device(group: int, head_dim: int, dtype: torch.dtype, room: int) -> None:
+    if (dtype, room) == (torch.float32, ROOMS[-1]) and head_dim > 256:
+        pytest.skip("refused, as is tested below")
     shape = tile_shape(group, head_dim, dtype, room)
-    assert shape.shared_bytes(head_dim, dtype) <= room
+    assert shape.shared_bytes(triton.next_power_of_2(head_dim), dtype) <= room
     assert shape.fold & (shape.fold - 1) == 0
     assert group % shape.fold == 0
     assert CONTENT_TILE % shape.rows == 0
