@@ -1,12 +1,14 @@
-"""Whether the large kernels compile and fit on cards that are not here: python tests/gpu/compiles.py
+"""Whether the large kernels compile and fit on cards that are not here: python tests/gpu/compiles.py [CARD [NAME]]
 
 Needs no GPU, only Triton. Prints a table of the shared memory that each takes, and exits 1 if one takes more than the card has.
+CARD and NAME choose those whose names begin so.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +32,8 @@ HEADS = {  # query heads, key heads, width, window
 }
 FP8 = {"SCALED": 2, "LARGEST": 448.0}
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+Compiled = Callable[[], int]
+"""Compiles a kernel and says how many bytes of shared memory it takes."""
 
 
 def shared_bytes(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any], **options: int) -> int:
@@ -53,7 +57,15 @@ def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, ima
     fp8 = FP8 if dtype == torch.bfloat16 and capability >= 89 else {}  # what the linear behind takes
     types |= {"out": "*fp8e4nv"} if fp8 else {}
     types |= dict.fromkeys(("narrow", "scale", "out_scale"), "fp32") | dict.fromkeys(("tiles", "rows_of_pass"), "i32")
-    constants = {"H": heads, "K": kv_heads, "D": width, "D_BLOCK": width, "WINDOW": window, "BLOCKS": images, "WHOLE": images}
+    constants: dict[str, Any] = {
+        "H": heads,
+        "K": kv_heads,
+        "D": width,
+        "D_BLOCK": width,
+        "WINDOW": window,
+        "BLOCKS": images,
+        "WHOLE": images,
+    }
     constants |= {"T": shape.rows, "PARTS": CONTENT_TILE // shape.rows, "FOLD": shape.fold}
     constants |= {"SHARES": shape.shares, "BLOCK": shape.keys, "STEP_KEYS": STEP_KEYS, "STRETCH": PATH_TILE}
     constants |= {"PATH_STAGES": shape.path_stages, "IN_PLACE": True, "TILED": True}
@@ -61,19 +73,19 @@ def attention(capability: int, room: int, model: str, dtype: torch.dtype, *, ima
     return shared_bytes(_attend, capability, types, constants, num_warps=shape.warps, num_stages=shape.stages)
 
 
-def row_wise(capability: int) -> Iterator[tuple[str, int]]:
+def row_wise(capability: int) -> Iterator[tuple[str, Compiled]]:
     """With fp8 behind them, in the widths of Gemma 4 12B."""
     types = dict.fromkeys(("gate", "up", "x", "update", "after", "sum_out", "then"), "*bf16") | {"out": "*fp8e4nv"}
     types |= dict.fromkeys(("gate_stride", "up_stride"), "i32")
     types |= dict.fromkeys(("out_scale", "scalar", "after_eps", "then_eps"), "fp32")
     gated = FP8 | {"F": 15_360, "BLOCK": 1024, "GELU": True}
-    yield "gated activation", shared_bytes(rows._gated, capability, types, gated, num_warps=4)
+    yield "gated activation", partial(shared_bytes, rows._gated, capability, types, gated, num_warps=4)
     block, warps = rows._row_shape(3840)
     norms = FP8 | {"D": 3840, "BLOCK": block, "AFTER": True, "AFTER_WIDE": True, "SCALAR": True, "THEN_WIDE": True}
-    yield "residual and norm", shared_bytes(rows._add_norm, capability, types, norms, num_warps=warps)
+    yield "residual and norm", partial(shared_bytes, rows._add_norm, capability, types, norms, num_warps=warps)
 
 
-def gated_delta(capability: int) -> Iterator[tuple[str, int]]:
+def gated_delta(capability: int) -> Iterator[tuple[str, Compiled]]:
     floats = ("q", "k", "v", "g", "beta", "out", "past", "states", "inverse", "seen")
     types = dict.fromkeys(floats, "*fp32") | dict.fromkeys(("head0", "heads"), "i32")
     shape = {"K": 16, "V": 48, "DK": 128, "T": CONTENT_TILE}
@@ -81,22 +93,28 @@ def gated_delta(capability: int) -> Iterator[tuple[str, int]]:
     prepare = shape | {"PART": tree_delta.PREPARE_PART}
     yield (
         "prepare",
-        shared_bytes(delta.prepare_chunks, capability, types, prepare, num_warps=tree_delta.PREPARE_WARPS, num_stages=1),
+        partial(
+            shared_bytes, delta.prepare_chunks, capability, types, prepare, num_warps=tree_delta.PREPARE_WARPS, num_stages=1
+        ),
     )
     scan = shape | value | {"BLOCK": tree_delta.SCAN_COLUMNS, "PART": tree_delta.SCAN_PART}
-    yield "scan", shared_bytes(delta.scan_contents, capability, types, scan, num_warps=tree_delta.SCAN_WARPS, num_stages=1)
+    yield (
+        "scan",
+        partial(shared_bytes, delta.scan_contents, capability, types, scan, num_warps=tree_delta.SCAN_WARPS, num_stages=1),
+    )
     walk = shape | value | {"BLOCK": tree_delta.WALK_COLUMNS}
     walk.pop("T")
-    yield "walk", shared_bytes(delta.walk_paths, capability, types, walk, num_warps=tree_delta.WALK_WARPS)
+    yield "walk", partial(shared_bytes, delta.walk_paths, capability, types, walk, num_warps=tree_delta.WALK_WARPS)
 
 
-def kernels(capability: int, room: int) -> Iterator[tuple[str, int]]:
+def kernels(capability: int, room: int) -> Iterator[tuple[str, Compiled]]:
     for model in HEADS:
         for dtype, name in NAMES.items():
             if (capability, model, dtype) == (89, "Gemma 4 12B, full", torch.float32):
                 continue  # refused by name
-            yield f"attention, {model}, {name}", attention(capability, room, model, dtype, images=False)
-        yield f"attention, {model}, bf16, images and a cap", attention(capability, room, model, torch.bfloat16, images=True)
+            yield f"attention, {model}, {name}", partial(attention, capability, room, model, dtype, images=False)
+        both = partial(attention, capability, room, model, torch.bfloat16, images=True)
+        yield f"attention, {model}, bf16, images and a cap", both
     for name, found in gated_delta(capability):
         yield f"gated delta, {name}", found
     if capability >= 89:
@@ -105,8 +123,14 @@ def kernels(capability: int, room: int) -> Iterator[tuple[str, int]]:
 
 def main() -> int:
     failed = 0
+    chosen, name = (*sys.argv[1:], "", "")[:2]
     for card, (capability, room) in CARDS.items():
-        for what, taken in kernels(capability, room):
+        if not card.startswith(chosen):
+            continue
+        for what, compiled in kernels(capability, room):
+            if not what.startswith(name):
+                continue
+            taken = compiled()
             verdict = "ok" if taken <= room else "FAILED"
             failed += verdict != "ok"
             print(f"{card:6}{what:58}{taken:9,} of {room:,} bytes  {verdict}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -39,7 +40,7 @@ class StaticLinear(Linear):
         scales = [torch.tensor(scale, device=device) for scale in weight_scales]
         self._joined: _Joined | None = None
         few = len(weights) > 1 and max(self.sizes) <= JOINED_OUTPUTS
-        if few and joins_exactly(device, tuple(self.sizes), self.in_features):
+        if few and joins_exactly(device, tuple(self.sizes), self.in_features, math.frexp(input_scale)[0]):
             self._joined = _Joined.of(weights, scales, self.input_scale.expand(JOINED_ROWS, 1).contiguous())
             weights = torch.split(self._joined.weight, self.sizes)
         self.modules = list(zip(weights, scales, strict=True))
@@ -90,18 +91,19 @@ class _Joined:
 
 
 @functools.cache
-def joins_exactly(device: torch.device, sizes: tuple[int, ...], width: int) -> bool:
+def joins_exactly(device: torch.device, sizes: tuple[int, ...], width: int, input_scale: float) -> bool:
     """Whether one product by row and column scales gives here every bit of a product for each module: otherwise a row's bits
-    would depend on how many rows there are. Tried on random numbers, once for modules of the same sizes.
+    would depend on how many rows there are. Tried on random numbers, once for modules of the same sizes and scale.
 
     Args:
         device: a GPU; others, whose products are emulated, gain nothing and do not join.
         sizes: outputs of each module. width: of their input.
+        input_scale: theirs, but for a power of two: such a factor rounds nothing, in whichever order the scales are multiplied.
     """
-    return device.type == "cuda" and gives_the_same(device, sizes, width)
+    return device.type == "cuda" and gives_the_same(device, sizes, width, input_scale)
 
 
-def gives_the_same(device: torch.device, sizes: Sequence[int], width: int) -> bool:
+def gives_the_same(device: torch.device, sizes: Sequence[int], width: int, input_scale: float) -> bool:
     """Whether one product gives a product for each module, to the bit. See `joins_exactly`."""
     generator = torch.Generator(device).manual_seed(0)
 
@@ -109,11 +111,10 @@ def gives_the_same(device: torch.device, sizes: Sequence[int], width: int) -> bo
         return to_fp8(torch.randn(rows, width, generator=generator, device=device), 2.0**-4)
 
     weights = [random(size) for size in sizes]
-    # No powers of two, by which a sum could be multiplied in any order.
     scales = [torch.tensor(1e-3 / (3 + number), device=device) for number in range(len(sizes))]
-    row_scale = torch.tensor(0.03, device=device)
+    row_scale = torch.tensor(input_scale, device=device)
     joined = _Joined.of(weights, scales, row_scale.expand(JOINED_ROWS, 1).contiguous())
-    for rows in (16, JOINED_ROWS):
+    for rows in range(16, JOINED_ROWS + 1, 16):
         x = random(rows)
         apart = [scaled_product(x, weight, row_scale, scale) for weight, scale in zip(weights, scales, strict=True)]
         try:

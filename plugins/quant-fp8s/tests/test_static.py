@@ -240,10 +240,16 @@ def no_rows_scaled(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Ten
 
 
 @pytest.mark.parametrize(
-    ("product", "same"), [(scales_one_by_one, True), (numbers_scaled_at_once, False), (no_rows_scaled, False)]
+    ("product", "input_scale", "same"),
+    [
+        (scales_one_by_one, 0.03, True),
+        (numbers_scaled_at_once, 0.03, False),
+        (numbers_scaled_at_once, 0.5, True),
+        (no_rows_scaled, 0.5, False),
+    ],
 )
 def test_modules_are_joined_where_the_device_scales_one_product_as_it_does_many(
-    monkeypatch: pytest.MonkeyPatch, product: Any, same: bool
+    monkeypatch: pytest.MonkeyPatch, product: Any, input_scale: float, same: bool
 ) -> None:
     monkeypatch.setattr(linears, "scaled_product", product)
-    assert gives_the_same(torch.device("cpu"), (2048, 1024), IN) == same
+    assert gives_the_same(torch.device("cpu"), (2048, 1024), IN, input_scale) == same

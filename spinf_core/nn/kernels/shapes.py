@@ -37,7 +37,7 @@ class TileShape:
         """
         of_a_stage = self.keys * (width + width // self.shares)
         held = (self.rows * self.fold * width + self.stages * of_a_stage) * dtype.itemsize
-        return held * 3 // 2 + 4096 if dtype == torch.float32 else held + 1024
+        return held * 3 // 2 + 4096 if dtype == torch.float32 else held + 2048
 
 
 def tile_shape(group: int, head_dim: int, dtype: torch.dtype, room: int) -> TileShape:
@@ -58,8 +58,8 @@ def tile_shape(group: int, head_dim: int, dtype: torch.dtype, room: int) -> Tile
         fold *= 2
     width: int = triton.next_power_of_2(head_dim)
     largest = TileShape(CONTENT_TILE, fold, 64, 8, 2)
-    if wide:  # two shares work out the scores twice, but each warp has rows of its own
-        largest = TileShape(CONTENT_TILE, fold, 32, 8, 2, shares=fold)
+    if wide and fold == 2:  # two shares work out the scores twice, but each warp has rows of its own
+        largest = TileShape(CONTENT_TILE, fold, 32, 8, 2, shares=2)
     for shape in (
         largest,
         TileShape(CONTENT_TILE, 1, 32, 8, 2),
