@@ -17,12 +17,13 @@ from typing import Any
 import triton
 
 _log = logging.getLogger(__name__)
-_ahead = ContextVar("ahead", default=False)
+_ahead: ContextVar[_Threads | None] = ContextVar("ahead", default=None)
 
 
 def launcher(kernel: Any) -> Any:
     """What launches a kernel: `launcher(kernel)[grid](…)`, which is `kernel[grid](…)` but for `compiling_ahead`."""
-    return _Unlaunched(kernel) if _ahead.get() else kernel
+    threads = _ahead.get()
+    return kernel if threads is None else _Unlaunched(kernel, threads)
 
 
 @contextmanager
@@ -32,33 +33,51 @@ def compiling_ahead() -> Iterator[None]:
     Whatever they would have written holds what its memory held before. Leaving waits for the compilations. One that fails is
     logged, and tried again when the kernel is launched.
     """
-    with _Threads(thread_name_prefix="spinf-compile") as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
-        token = _ahead.set(True)
-        try:
-            yield
-        finally:
-            _ahead.reset(token)
+    threads = _Threads(thread_name_prefix="spinf-compile")
+    try:
+        with threads, triton.AsyncCompileMode(threads, ignore_errors=True):
+            token = _ahead.set(threads)
+            try:
+                yield
+            finally:
+                _ahead.reset(token)
+    finally:
+        if threads.failed:
+            for kernel in threads.kernels:  # some versions of Triton raise at every launch what failed here
+                kernel.device_caches.clear()
 
 
 class _Unlaunched:
     """Stands for a kernel that is compiled and not launched."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, threads: _Threads) -> None:
         self._kernel = kernel
+        threads.kernels.add(kernel)
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return partial(self._kernel.warmup, grid=grid)
 
 
 class _Threads(ThreadPoolExecutor):
-    """Says which compilations failed, which Triton does not."""
+    """Says which compilations failed, which Triton does not.
+
+    Attributes:
+        kernels: whose compilations were asked for. failed: whether one was not compiled.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.kernels: set[Any] = set()
+        self.failed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(fn, *args, **kwargs)
-        future.add_done_callback(_ended)
+        future.add_done_callback(self._ended)
         return future
 
-
-def _ended(future: Future[Any]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        _log.warning("a kernel was not compiled ahead, and will be when it is launched: %s: %s", type(error).__name__, error)
+    def _ended(self, future: Future[Any]) -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self.failed = True
+            _log.warning(
+                "a kernel was not compiled ahead, and will be when it is launched: %s: %s", type(error).__name__, error
+            )
