@@ -13,9 +13,7 @@ pytest.importorskip("triton", reason="triton has no wheel for this platform")
 SCRIPT = Path(__file__).parents[1] / "gpu" / "compiles.py"
 
 
-@pytest.mark.parametrize(
-    "name", ["attention, SmolLM2, bf16", "attention, Gemma 4 12B, full, bf16", "gated delta, walk", "residual"]
-)
+@pytest.mark.parametrize("name", ["attention, Gemma 4 12B, full, bf16", "gated delta, walk"])
 def test_a_kernel_compiles_for_an_h200_and_fits(name: str, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
